@@ -17,9 +17,9 @@ from benchmarks.harness import Report, anonymous_kib, in_fresh_process, scratch,
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.config import MIB, Settings
 from chunkstore.pulsar import LedgerReader
-from chunkstore.pulsar.offload_stream import OfferResult, OffloadHandle, StreamingPolicy, streaming_offload
 from chunkstore.pulsar.permits import FlowPermits, OffloadReadHandle
 from chunkstore.pulsar.read_handle import ReadHandle
+from chunkstore.pulsar.streaming import OfferResult, OffloadHandle, StreamingPolicy, streaming_offload
 
 __all__ = ["main"]
 

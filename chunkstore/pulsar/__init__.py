@@ -20,17 +20,8 @@ from chunkstore.pulsar.ledgers import (
     SourceLedger,
 )
 from chunkstore.pulsar.managed import ManagedLedger, ManagedLedgerConfig
-from chunkstore.pulsar.offload_feed import StreamingOffloader, stream_directory
 from chunkstore.pulsar.offload_ledger import ContainerOffloader, LedgerOffloader, NullLedgerOffloader
 from chunkstore.pulsar.offload_metrics import OffloadMetrics
-from chunkstore.pulsar.offload_stream import (
-    OfferResult,
-    OffloadException,
-    OffloadHandle,
-    OffloadResult,
-    StreamingPolicy,
-    streaming_offload,
-)
 from chunkstore.pulsar.permits import FlowPermits, OffloadReadHandle
 from chunkstore.pulsar.planning import Block, LedgerRange, TopicPlanner, TopicPosition, plan
 from chunkstore.pulsar.policies import OffloadPolicies
@@ -38,6 +29,15 @@ from chunkstore.pulsar.pulsar_objects import PulsarObjects
 from chunkstore.pulsar.read_handle import ReadHandle
 from chunkstore.pulsar.reader import LedgerReader, LedgerSummary, open_ledger
 from chunkstore.pulsar.removal import remove_ledger
+from chunkstore.pulsar.streaming import (
+    OfferResult,
+    OffloadException,
+    OffloadHandle,
+    OffloadResult,
+    StreamingPolicy,
+    streaming_offload,
+)
+from chunkstore.pulsar.streaming_offloader import StreamingOffloader, stream_directory
 from chunkstore.pulsar.writer import OffloadWriter
 
 __all__ = [

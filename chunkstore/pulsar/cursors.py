@@ -1,7 +1,8 @@
 """Places in a stored ledger from which a read goes on: what was scanned there, and the ranges around it.
 
 Promises: a read that begins where another one ended, or inside the window that it held, requests and scans nothing again; cursors at rest
-hold at most 128 MiB in the process. Hints of the offset cache are checked: a wrong one costs a scan of its block, and nothing else.
+hold at most 128 MiB in the process. Ranges are of 1, 2, 4 and then 8 MiB, the next two of which are read ahead, none of them before a
+second one is needed. Hints of the offset cache are checked: a wrong one costs a scan of its block, and nothing else.
 Leaves out: which entries are read from which part, beyond ``pieces_of`` (``read_handle``).
 """
 
@@ -9,25 +10,30 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Generator, Hashable, Iterator, Sequence
-from itertools import pairwise
-from typing import Final, NamedTuple
+from itertools import islice, pairwise
+from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.codec.pulsar.frames import entry_id_at
+from chunkstore.checksum import BytesLike
+from chunkstore.codec.pulsar.block_index import BlockSpan
+from chunkstore.codec.pulsar.frames import DataSource, entry_id_at
 from chunkstore.codec.pulsar.windows import BlockReader, Window, entry_ids, trim
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import Damaged
-from chunkstore.pulsar.streams import RangeStream
 
-__all__ = ["OFFSETS", "RESTING", "Cursor", "LedgerPart", "OffsetCache", "pieces_of"]
+__all__ = ["OFFSETS", "RESTING", "Cursor", "LedgerPart", "OffsetCache", "RangeStream", "pieces_of"]
 
 _STEP_BYTES: Final = 64 * KIB
 """Of each so many bytes that were scanned one entry's place is kept."""
 _RESTING_BYTES_MAX: Final = 128 * MIB
 _CURSOR_BYTES: Final = 512 * KIB
 """What a cursor needs besides its ranges, about: two numbers for each entry of its window."""
+_RANGE_BYTES_LEAST: Final = 1 * MIB
+_RANGE_BYTES_MOST: Final = 8 * MIB
+_AHEAD_MAX: Final = 2
+"""One is being read while the next one is on its way."""
 
 
 class LedgerPart(NamedTuple):
@@ -109,6 +115,88 @@ class OffsetCache:
 
 
 OFFSETS: Final = OffsetCache()
+
+
+class RangeStream:
+    """Reads ``source`` from ``position`` on, as far as its bytes belong to ``spans``, which ascend. Not thread-safe.
+
+    ``stop``: no range goes beyond; may be raised at any time. ``source.read`` is called by other threads, too.
+    """
+
+    def __init__(self, source: DataSource, spans: Sequence[BlockSpan], position: int, stop: int) -> None:
+        self.stop = stop
+        self._source = source
+        self._spans = spans
+        self._at = 0
+        self._start = self._position = position
+        self._size = _RANGE_BYTES_LEAST
+        self._held: deque[tuple[int, bytes]] = deque()
+        self._ahead: deque[tuple[int, int, runtime.Future[Any]]] = deque()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all ranges that are held or under way."""
+        return sum(len(data) for _, data in self._held) + sum(end - begin for begin, end, _ in self._ahead)
+
+    def read(self, position: int, length: int) -> BytesLike:
+        """As ``DataSource.read``; the buffer never changes. What does not continue the stream is a read of its own."""
+        end = position + length
+        while self._held and self._held[0][0] + len(self._held[0][1]) <= position:
+            self._held.popleft()
+        covered = self._held[-1][0] + len(self._held[-1][1]) if self._held else position
+        while covered < end and self._take(covered):
+            covered = self._held[-1][0] + len(self._held[-1][1])
+        if not self._held or self._held[0][0] > position:
+            return self._source.read(position, length)
+        pieces = [memoryview(data)[max(0, position - at) : end - at] for at, data in self._held if at < end]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _take(self, expected: int) -> bool:
+        """Hold one more range; whether there is one that begins at ``expected``, and is whole."""
+        if not self._ahead and self._next()[0] == expected:
+            self._request(in_background=False)
+        if not self._ahead or self._ahead[0][0] != expected:
+            return False
+        begin, end, future = self._ahead.popleft()
+        self._held.append((begin, future.result()))
+        while begin != self._start and len(self._ahead) < _AHEAD_MAX and self._request(in_background=True):
+            pass
+        return len(self._held[-1][1]) == end - begin
+
+    def _next(self) -> tuple[int, int]:
+        """The range that follows; an empty one where there is none."""
+        spans = self._spans
+        while self._at < len(spans) and spans[self._at].end <= self._position:
+            self._at += 1
+        if self._at == len(spans):
+            return self._position, self._position
+        begin, end = max(spans[self._at].start, self._position), spans[self._at].end
+        limit = min(begin + self._size, self.stop)
+        for span in islice(spans, self._at + 1, None):
+            if span.start != end or end >= limit:
+                break
+            end = span.end
+        return begin, min(end, limit)
+
+    def _request(self, *, in_background: bool) -> bool:
+        """Have the range that follows read; whether there is one."""
+        begin, end = self._next()
+        if end <= begin:
+            return False
+        future = runtime.future()
+
+        def run() -> None:
+            try:
+                data = self._source.read(begin, end - begin)[: end - begin]
+                future.set_result(data if type(data) is bytes else bytes(data))
+            except BaseException as error:  # noqa: BLE001  (raised where the bytes are needed)
+                future.set_exception(error)
+
+        self._ahead.append((begin, end, future))
+        self._position, self._size = end, min(2 * self._size, _RANGE_BYTES_MOST)
+        if not in_background or runtime.spawn_if_possible(run, "chunkstore-read-ahead") is None:
+            run()
+        return True
 
 
 class Cursor:

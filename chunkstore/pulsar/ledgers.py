@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, Entry
@@ -22,9 +22,6 @@ from chunkstore.pulsar.contexts import LedgerNotFound, check_topic, iter_context
 from chunkstore.pulsar.read_handle import ReadHandle
 from chunkstore.pulsar.reader import LedgerReader, open_ledger
 from chunkstore.pulsar.removal import remove_ledger
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = [
     "ContainerSource",
@@ -37,7 +34,6 @@ __all__ = [
 
 _SUFFIX = ".entries"
 _PREFIX_BYTES = 4
-_BATCH_ENTRIES = 256
 
 
 class Position(NamedTuple):
@@ -92,16 +88,6 @@ class _Payloads(ReadHandle):
             raise Closed(f"the handle of ledger {self.ledger}")
         payloads = self._read(first, self.checked(first, last))
         return (Entry(self.ledger, entry, data) for entry, data in enumerate(payloads, first))
-
-    def read_batches(self, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        from chunkstore.codec.pulsar.arrow import SCHEMA
-
-        entries = self.iter_entries(first, last)
-        while rows := list(islice(entries, _BATCH_ENTRIES)):
-            columns = [pa.array(column) for column in zip(*rows, strict=True)]
-            yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def close(self) -> None:
         self._is_open = False

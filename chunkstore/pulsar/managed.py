@@ -21,7 +21,6 @@ from chunkstore.errors import ChunkstoreError, Closed, Conflict, InvalidArgument
 from chunkstore.pulsar.contexts import LedgerNotFound, check_topic, iter_contexts, new_context
 from chunkstore.pulsar.ledger_rows import Attempt, LedgerRow, LedgerRows
 from chunkstore.pulsar.ledgers import ContainerSource, LedgerSource, Position, SourceLedger
-from chunkstore.pulsar.offload_feed import StreamingOffloader
 from chunkstore.pulsar.offload_ledger import LedgerOffloader, NullLedgerOffloader, in_background, managed_ledger_name
 from chunkstore.pulsar.offload_metrics import PROCESS_METRICS, MeasuredReadHandle, OffloadMetrics
 from chunkstore.pulsar.permits import BROKER_PERMITS, OffloadReadHandle
@@ -29,6 +28,7 @@ from chunkstore.pulsar.policies import OffloadPolicies
 from chunkstore.pulsar.read_handle import ReadHandle
 from chunkstore.pulsar.reader import open_ledger
 from chunkstore.pulsar.removal import CONTAINER, delete_attempt, forget, gone_segments
+from chunkstore.pulsar.streaming_offloader import StreamingOffloader
 from chunkstore.runtime import Future
 
 __all__ = ["ManagedLedger", "ManagedLedgerConfig"]

@@ -15,7 +15,7 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.codec import unpack_row
 from chunkstore.pulsar.contexts import Stored, check_topic
-from chunkstore.pulsar.offload_stream import StreamingPolicy
+from chunkstore.pulsar.streaming import StreamingPolicy
 
 __all__ = ["OffloadPolicies"]
 

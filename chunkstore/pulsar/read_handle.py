@@ -9,8 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.windows import Window, entries_of
@@ -52,9 +53,16 @@ class ReadHandle(ABC):
         """The entries ``first`` to ``last``, both included. Raises as ``iter_entries``."""
         return list(self.iter_entries(first, last))
 
-    @abstractmethod
     def read_batches(self, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
         """As ``iter_entries``, as Arrow record batches of about 1 MiB with the columns ledger, entry and payload. Needs pyarrow."""
+        import pyarrow as pa
+
+        from chunkstore.codec.pulsar.arrow import SCHEMA
+
+        entries = self.iter_entries(first, last)
+        while rows := _some(entries, entry_bytes)[0]:
+            columns = [pa.array(column) for column in zip(*rows, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def checked(self, first: int, last: int | None) -> int:
         """The last entry that is asked for; -1 of an empty ledger. Raises ``InvalidArgument``."""
@@ -76,14 +84,6 @@ class ReadHandle(ABC):
         self.close()
 
 
-class HeldBlock(NamedTuple):
-    """The entries ``first_entry`` to ``last_entry`` (both included, gaps may be between) are read from a block of so many bytes."""
-
-    first_entry: int
-    last_entry: int
-    size_bytes: int
-
-
 class SteppedLedger(ReadHandle):
     """Another ledger, which is read in steps: of at most 100 entries, or what exceeds 1 MiB. A subclass says how a step is made."""
 
@@ -99,7 +99,7 @@ class SteppedLedger(ReadHandle):
         """What ``call`` gives, without its second value: the bytes that it read."""
 
     def read(self, first: int, last: int) -> list[Entry]:
-        return self._step(lambda: self._entries(first, last))
+        return self._step(partial(self._entries, first, last))
 
     def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         return self._steps(self._inner.iter_entries(first, last), entry_bytes)
@@ -115,18 +115,20 @@ class SteppedLedger(ReadHandle):
         return entries, sum(map(entry_bytes, entries))
 
     def _steps(self, items: Iterator[T], size_of: Callable[[T], int]) -> Iterator[T]:
-        def take() -> tuple[list[T], int]:
-            found: list[T] = []
-            size_bytes = 0
-            for item in items:
-                found.append(item)
-                size_bytes += size_of(item)
-                if len(found) == _STEP_ENTRIES or size_bytes >= _STEP_BYTES:
-                    break
-            return found, size_bytes
-
-        while found := self._step(take):
+        while found := self._step(partial(_some, items, size_of)):
             yield from found
+
+
+def _some(items: Iterator[T], size_of: Callable[[T], int]) -> tuple[list[T], int]:
+    """The next items, at most 100 or 1 MiB and what exceeds it, and their bytes."""
+    found: list[T] = []
+    size_bytes = 0
+    for item in items:
+        found.append(item)
+        size_bytes += size_of(item)
+        if len(found) == _STEP_ENTRIES or size_bytes >= _STEP_BYTES:
+            break
+    return found, size_bytes
 
 
 def entry_bytes(entry: Entry) -> int:
@@ -158,12 +160,12 @@ class StoredLedger(ReadHandle):
         self._pieces = pieces_of(parts)
         self._is_open = True
 
-    def blocks(self) -> Iterator[HeldBlock]:
-        """The blocks that the entries are read from, ascending; no request."""
+    def blocks(self) -> Iterator[tuple[int, int, int]]:
+        """The blocks that the entries are read from, ascending: first and last entry (gaps may be between), bytes. No request."""
         for piece in self._pieces:
             for span in piece.part.reader.spans(self.ledger, piece.first, piece.last):
                 first, last = max(span.first_entry, piece.first), min(span.entry_limit - 1, piece.last)
-                yield HeldBlock(first, last, span.end - span.start)
+                yield first, last, span.end - span.start
 
     def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         self._check_open()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry
@@ -14,13 +14,10 @@ from chunkstore.config import KIB
 from chunkstore.errors import StorageUnavailable
 from chunkstore.pulsar.contexts import Stored
 from chunkstore.pulsar.ledgers import LedgerSource, SourceLedger
-from chunkstore.pulsar.offload_stream import StreamingPolicy
 from chunkstore.pulsar.read_handle import ReadHandle
 from chunkstore.pulsar.reader import LedgerReader
+from chunkstore.pulsar.streaming import StreamingPolicy
 from tests.support.clock import StoppedClock
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 WAIT_S = 60.0
 TOPIC = "persistent://public/default/orders"
@@ -54,9 +51,6 @@ class ListedLedger(ReadHandle):
         self.reads += 1
         stop = self.last_add_confirmed if last is None else last
         return iter([entry for entry in self.entries if first <= entry.entry <= stop])
-
-    def read_batches(self, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
-        raise NotImplementedError
 
     def close(self) -> None:
         self.is_open = False

@@ -10,6 +10,7 @@ import pytest
 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.errors import Closed, InvalidArgument
+from chunkstore.pulsar import permits as permits_module
 from chunkstore.pulsar.permits import FlowPermits, OffloadReadHandle
 from tests.pulsar.support_streaming import DrivenScheduler, ListedLedger, entry_of
 from tests.support.clock import stopped_clock
@@ -19,17 +20,19 @@ RATE = 1_000_000
 
 
 @pytest.fixture
-def scheduler() -> Iterator[DrivenScheduler]:
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[DrivenScheduler]:
     with stopped_clock() as clock:
-        yield DrivenScheduler(clock)
+        driven = DrivenScheduler(clock)
+        monkeypatch.setattr(permits_module, "call_later", driven.call_later)
+        yield driven
 
 
 class Reader:
     """Reads 100 entries of 1000 bytes again and again; how many reads ended, and when they began."""
 
-    def __init__(self, permits: FlowPermits, scheduler: DrivenScheduler, ledger: int, log: list[int]) -> None:
+    def __init__(self, permits: FlowPermits, ledger: int, log: list[int]) -> None:
         entries = [Entry(ledger, entry, bytes(1000)) for entry in range(100)]
-        self.handle = OffloadReadHandle.create(ListedLedger(entries), permits, scheduler)
+        self.handle = OffloadReadHandle.create(ListedLedger(entries), permits)
         self.log = log
 
     def go_on(self, _future: Any = None) -> None:
@@ -47,7 +50,7 @@ class Reader:
 def test_as_many_bytes_are_read_in_ten_seconds_as_permitted(handles: int, scheduler: DrivenScheduler) -> None:
     permits, log = FlowPermits(RATE), list[int]()
     for ledger in range(handles):
-        Reader(permits, scheduler, ledger, log).go_on()
+        Reader(permits, ledger, log).go_on()
     scheduler.run_until(1010.0 - 0.001)
     assert len(log) * READ_BYTES == 10 * RATE
     assert log == [at % handles for at in range(100)]  # in turn
@@ -57,7 +60,7 @@ def test_as_many_bytes_are_read_in_ten_seconds_as_permitted(handles: int, schedu
 
 def test_permits_change_at_once_for_reads_that_wait(scheduler: DrivenScheduler) -> None:
     permits, log = FlowPermits(1), list[int]()
-    Reader(permits, scheduler, 1, log).go_on()
+    Reader(permits, 1, log).go_on()
     scheduler.run_until(1001.0)
     assert log == [1]  # the next one would be due after more than a day
     assert [due_s for due_s, *_ in scheduler.later] == [1002.0]  # but no thread sleeps so long
@@ -70,7 +73,7 @@ def test_permits_change_at_once_for_reads_that_wait(scheduler: DrivenScheduler) 
     scheduler.run_until(1001.15)
     assert len(log) == 500  # no limit
     permits.permits_bytes_per_s = RATE
-    Reader(permits, scheduler, 2, log).go_on()
+    Reader(permits, 2, log).go_on()
     scheduler.run_until(1001.15)
     assert log[500:] == [2]  # a new limit begins without a debt
     for wrong in (-1, 1 << 60, float("nan")):
@@ -81,8 +84,8 @@ def test_permits_change_at_once_for_reads_that_wait(scheduler: DrivenScheduler) 
 def test_closing_cancels_what_waits_and_nothing_else(scheduler: DrivenScheduler) -> None:
     permits = FlowPermits(RATE)
     inner = ListedLedger([Entry(1, 0, bytes(READ_BYTES))])
-    closed = OffloadReadHandle.create(inner, permits, scheduler)
-    other = OffloadReadHandle.create(ListedLedger([entry_of(2, 0)]), permits, scheduler)
+    closed = OffloadReadHandle.create(inner, permits)
+    other = OffloadReadHandle.create(ListedLedger([entry_of(2, 0)]), permits)
     first, second, third = closed.read_async(0, 0), closed.read_async(0, 0), other.read_async(0, 0)
     scheduler.run_until(1000.0)
     closed.close()

@@ -16,7 +16,7 @@ from chunkstore.config import KIB, MIB
 from chunkstore.errors import Conflict, DeadlineExceeded, InvalidArgument
 from chunkstore.pulsar.contexts import iter_contexts
 from chunkstore.pulsar.ledgers import Position
-from chunkstore.pulsar.offload_stream import (
+from chunkstore.pulsar.streaming import (
     OfferResult,
     OffloadException,
     OffloadHandle,

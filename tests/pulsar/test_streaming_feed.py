@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from chunkstore.pulsar.contexts import iter_contexts
 from chunkstore.pulsar.ledgers import Position
-from chunkstore.pulsar.offload_feed import StreamingOffloader, stream_directory
+from chunkstore.pulsar.streaming_offloader import StreamingOffloader, stream_directory
 from tests.pulsar.support_streaming import SMALL, TOPIC, ListedLedger, ListedSource, entry_of, stored_entries
 from tests.support.data import problems
 from tests.support.worlds import World, world

@@ -2,8 +2,8 @@
 
 Promises: offering never waits for storage; bytes that are held are bounded and counted; entries are consecutive, so gaps and
 duplicates never get in; an offload segment that failed, or whose owner died, is resumed before another one begins. An entry counts
-once the result of its segment, or a later handle's ``last_offered``, has reached it. Leaves out: when to stream (policies), reading
-a source again (``offload_feed``).
+once the result of its segment, or a later handle's ``last_offered``, has reached it. Leaves out: when to stream (``policies``), reading
+a source again (``streaming_offloader``).
 """
 
 from __future__ import annotations
@@ -162,15 +162,11 @@ class OffloadHandle:
         """Whether it takes entries."""
         self._completes = True
         self._queue: deque[Entry] = deque()
-        self._idle = False
-        """Whether the background thread waits."""
         self._accepted_bytes = self._stored_bytes = 0
         self._result: runtime.Future[OffloadResult] = runtime.future()
         self._result.set_running_or_notify_cancel()
         if runtime.spawn_if_possible(self._run, "chunkstore-offload") is None:
             raise StorageUnavailable("the system gives no thread for an offload; retry later", object=writer.topic)
-
-    # What there is
 
     @property
     def first_ledger(self) -> int:
@@ -201,8 +197,6 @@ class OffloadHandle:
     def get_offload_result_async(self) -> runtime.Future[OffloadResult]:
         """What the segment became, once it is complete and durable; else ``OffloadException``: the next handle resumes it."""
         return self._result
-
-    # Offering
 
     def offer_entry(self, entry: Entry) -> OfferResult:
         """Take one entry: the next of the ledger, or entry 0 of a later one. Never waits for storage; not durable yet.
@@ -238,8 +232,7 @@ class OffloadHandle:
             is_full = self._segment_bytes >= self._policy.max_size_per_offload_segment_mbytes * MIB
             if is_full and entry.entry != _NO_LAST_ENTRY:
                 self._end(completes=True)
-            if self._idle:
-                self._state.notify_all()
+            self._state.notify_all()
         return OfferResult.SUCCESS
 
     def wait_for_room(self, size: int, timeout_s: float) -> None:
@@ -303,25 +296,23 @@ class OffloadHandle:
 
     def _run(self) -> None:
         writer = self._writer
+        became: OffloadResult | OffloadException
         try:
             self._store_queued()
             if writer.completed is None:
                 (writer.complete if self._completes else writer.flush)()
             done = writer.completed
             if done is not None and done.begin is not None and done.end is not None:
-                self._result_ready(OffloadResult(self.uuid, *done.begin, *done.end))
+                became = OffloadResult(self.uuid, *done.begin, *done.end)
             else:
                 error = "Empty" if self._completes else "Suspended"
-                self._result_ready(OffloadException(writer.topic, self.uuid, error, "ended before it was complete"))
-        except Exception as error:  # noqa: BLE001  (handed to the caller through the result)
+                became = OffloadException(writer.topic, self.uuid, error, "ended before it was complete")
+        except Exception as cause:  # noqa: BLE001  (handed to the caller through the result)
             with suppress(ChunkstoreError):
                 self._record_failure()
-            text = f"{error}; make another handle, which resumes it"
-            failure = OffloadException(writer.topic, self.uuid, type(error).__name__, text)
-            failure.__cause__ = error
-            self._result_ready(failure)
-
-    def _result_ready(self, became: OffloadResult | OffloadException) -> None:
+            text = f"{cause}; make another handle, which resumes it"
+            became = OffloadException(writer.topic, self.uuid, type(cause).__name__, text)
+            became.__cause__ = cause
         with self._state:
             self.is_open = False
             self._queue.clear()
@@ -362,15 +353,14 @@ class OffloadHandle:
                     self._end(completes=True)
                 if not self.is_open:
                     return False
-                self._idle = True
                 self._state.wait(rest_s)
-                self._idle = False
             return self.is_open or bool(self._queue)
 
     def _record_failure(self) -> None:
         context = self._writer.open_context
-        for stored in iter_contexts(self._store, self._writer.topic) if context is not None else ():
-            if context is not None and stored.uuid == context.uuid and not stored.complete:
+        uuid = None if context is None else context.uuid
+        for stored in iter_contexts(self._store, self._writer.topic):
+            if stored.uuid == uuid and not stored.complete:
                 _record(self._store, stored._replace(failed=True, failures=stored.failures + 1))
 
 

@@ -11,11 +11,12 @@ from typing import Final
 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.errors import DeadlineExceeded, InvalidArgument, Unsupported
+from chunkstore.errors import DeadlineExceeded, InvalidArgument
 from chunkstore.pulsar.ledger_rows import LedgerRows
 from chunkstore.pulsar.ledgers import LedgerSource, Position
 from chunkstore.pulsar.offload_metrics import PROCESS_METRICS, OffloadMetrics
-from chunkstore.pulsar.offload_stream import (
+from chunkstore.pulsar.permits import BROKER_PERMITS, OffloadReadHandle
+from chunkstore.pulsar.streaming import (
     OfferResult,
     OffloadException,
     OffloadHandle,
@@ -23,7 +24,6 @@ from chunkstore.pulsar.offload_stream import (
     StreamingPolicy,
     streaming_offload,
 )
-from chunkstore.pulsar.permits import BROKER_PERMITS, OffloadReadHandle
 
 __all__ = ["StreamingOffloader", "stream_directory"]
 
@@ -32,7 +32,7 @@ _TIMEOUT_S: Final = 600.0
 
 
 class StreamingOffloader:
-    """Streams one topic. One thread may ``feed`` while another one makes live ``offer`` calls.
+    """Streams one topic, segment after segment. One thread may ``feed`` while another one makes live ``offer`` calls.
 
     ``source``: where entries are read again; ``metrics``: where errors and bytes are counted. No step waits for storage more than ten
     minutes. Raises as ``streaming_offload``.
@@ -70,10 +70,9 @@ class StreamingOffloader:
         elif self._passed(handle, Position(entry.ledger, entry.entry)) is not None:
             outcome = OfferResult.NOT_CONSECUTIVE
         else:
-            outcome = handle.offer_entry(entry)
+            outcome = self._offered(handle, entry)
         if outcome:
             self._refused.clear()  # all of them came before
-            self._metrics.record("offload_rate", self._topic, len(entry.payload))
         else:
             self._refused[entry.ledger] = max(entry.entry, self._refused.get(entry.ledger, -1))
         return outcome
@@ -101,16 +100,14 @@ class StreamingOffloader:
                 if first > stop or (before is not None and before.ledger > ledger):
                     return
                 cached = self._source.cached(ledger, first, min(first + _CACHED_ENTRIES - 1, stop))
-                outcome, entry = OfferResult.SUCCESS, None
+                outcome, size = OfferResult.SUCCESS, 0
                 for entry in reader.iter_entries(first, stop) if cached is None else cached:
-                    outcome = handle.offer_entry(entry)
+                    outcome, size = self._offered(handle, entry), len(entry.payload)
                     if not outcome:
                         break
-                    self._metrics.record("offload_rate", self._topic, len(entry.payload))
-                if outcome is OfferResult.BUFFER_FULL and entry is not None:
+                if outcome is OfferResult.BUFFER_FULL:
                     # Half of the buffer at once: each time, reading begins anew.
-                    room = max(len(entry.payload), self._policy.write_buffer_bytes // 2)
-                    handle.wait_for_room(room, _TIMEOUT_S)
+                    handle.wait_for_room(max(size, self._policy.write_buffer_bytes // 2), _TIMEOUT_S)
                 elif outcome is not OfferResult.SEGMENT_CLOSED and handle.last_offered() == before:
                     text = f"entry {first} of ledger {ledger} is missing in the source"
                     raise OffloadException(self._topic, handle.uuid, "NotConsecutive", text)
@@ -120,7 +117,7 @@ class StreamingOffloader:
         before = len(self.results)
         if self._handle is not None:
             self._handle.close()
-            self._take_result()
+            self._take_result(self._handle)
         return self.results[-1] if len(self.results) > before else None
 
     def finish(self, ledger: int) -> OffloadResult | None:
@@ -140,18 +137,23 @@ class StreamingOffloader:
 
     # Helpers
 
+    def _offered(self, handle: OffloadHandle, entry: Entry) -> OfferResult:
+        outcome = handle.offer_entry(entry)
+        if outcome:
+            self._metrics.record("offload_rate", self._topic, len(entry.payload))
+        return outcome
+
     def _current(self) -> OffloadHandle:
         """The handle that takes entries; the next one begins when the last one's segment is offloaded."""
         if self._handle is not None and not self._handle.is_open:
-            self._take_result()
+            self._take_result(self._handle)
         if self._handle is None:
             self._handle = streaming_offload(self._store, self._topic, policy=self._policy)
         return self._handle
 
-    def _take_result(self) -> None:
-        assert self._handle is not None
+    def _take_result(self, handle: OffloadHandle) -> None:
         try:
-            self.results.append(self._handle.get_offload_result_async().result(_TIMEOUT_S))
+            self.results.append(handle.get_offload_result_async().result(_TIMEOUT_S))
         except TimeoutError as late:
             raise DeadlineExceeded("completing an offload segment", deadline_s=_TIMEOUT_S) from late
         except OffloadException as error:
@@ -175,16 +177,13 @@ def stream_directory(
     *,
     policy: StreamingPolicy | None = None,
     close: bool = False,
-    format: str = "v2",
     end: Position | None = None,
 ) -> list[OffloadResult]:
     """Stream all of the source's ledgers that are not offloaded yet, up to ``end`` (excluded); the segments that were completed.
 
     ``close``: complete the last segment, too ("offload now"); else it stays open, with everything stored, and the next call goes on in it.
-    Raises ``Unsupported`` (``format`` is not "v2"), and as ``StreamingOffloader.feed``. Retry: safe.
+    Raises as ``StreamingOffloader.feed``. Retry: safe.
     """
-    if format != "v2":
-        raise Unsupported("streaming needs the format v2: a v1 object holds one closed ledger", feature="streaming")
     with closing(StreamingOffloader(store, topic, source, policy=policy)) as offloader:
         for found in source.ledgers():
             if end is None or found.ledger < end.ledger:
