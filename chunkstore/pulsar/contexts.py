@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgpack
 
 from chunkstore import runtime
+from chunkstore.codec.pulsar.offload_metadata import OffloadContext
 from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.metadata.codec import unpack_row
@@ -27,6 +28,7 @@ __all__ = [
     "Stored",
     "check_driver",
     "check_topic",
+    "damaged_row",
     "dashed",
     "data_segment",
     "decode_context",
@@ -35,7 +37,11 @@ __all__ = [
     "iter_topics",
     "key_of",
     "new_context",
+    "require_numbers",
+    "row_fields",
     "segments_of",
+    "topic_and_number",
+    "uuid_bytes",
 ]
 
 NAMESPACE: Final = "offload"
@@ -51,8 +57,6 @@ STATES: Final = ("", "Assigned", "Offloaded", "Failed")
 DRIVER_PAIRS_MAX: Final = 64
 DRIVER_BYTES_MAX: Final = 8192
 _NUMBER_MAX: Final = (1 << 63) - 1
-_FIELDS: Final = 10
-_FIELDS_MAX: Final = 64
 
 Stored = ReadableContainer
 """What ledgers are read from: an owner or a replica."""
@@ -177,9 +181,51 @@ def segments_of(topic: str) -> str:
     return f"offload/{topic}"
 
 
-def key_of(topic: str, sequence: int) -> bytes:
-    """The row's key."""
-    return topic.encode() + b"\0" + sequence.to_bytes(8, "big")
+def uuid_bytes(value: object) -> bytes:
+    """A UUID, given as 16 bytes, text, ``uuid.UUID`` or in an ``OffloadContext``. Raises ``InvalidArgument``."""
+    if isinstance(value, OffloadContext) and value.uid_msb is not None and value.uid_lsb is not None:
+        return b"".join(half.to_bytes(8, "big", signed=True) for half in (value.uid_msb, value.uid_lsb))
+    raw = getattr(value, "bytes", value)
+    try:
+        found = raw if isinstance(raw, bytes) else bytes.fromhex(str(raw).replace("-", ""))
+    except ValueError:
+        found = b""
+    if len(found) != 16:
+        raise InvalidArgument(f"{value!r} is not a UUID", argument="uuid")
+    return found
+
+
+def key_of(topic: str, number: int) -> bytes:
+    """The key of a row: of an offload segment by its sequence number, of a ledger by its id."""
+    return topic.encode() + b"\0" + number.to_bytes(8, "big")
+
+
+def topic_and_number(key: bytes) -> tuple[str, int]:
+    """Inverse of ``key_of``. Raises ``ValueError``."""
+    topic = key[:-9].decode()
+    if key[-9:-8] != b"\0" or not topic:
+        raise ValueError("not a key of topic and number")
+    return topic, int.from_bytes(key[-8:], "big")
+
+
+def row_fields(value: bytes, count: int, items_max: int, *, minor: int = MINOR) -> tuple[Any, ...]:
+    """The fields of a row that this version knows, after its versions. Raises ``ValueError`` and ``TypeError``."""
+    row = unpack_row(value, items_max)
+    if type(row) is not tuple or len(row) < 2 + count or row[0] != MAJOR or row[1] < minor:
+        raise ValueError(f"not a row of major version {MAJOR}")
+    return row[2 : 2 + count]
+
+
+def require_numbers(*numbers: object) -> None:
+    """Raise ``ValueError`` unless all are lengths, ids or times."""
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= _NUMBER_MAX:
+            raise ValueError(f"{number!r} is not a number")
+
+
+def damaged_row(table: str, key: bytes, error: Exception) -> Damaged:
+    """The error about a row that is none."""
+    return Damaged(f"a row of offloads: {error or type(error).__name__}", object=f"table {table}, row {key!r}")
 
 
 def encode_context(context: Context) -> bytes:
@@ -198,49 +244,26 @@ def encode_context(context: Context) -> bytes:
 def decode_context(key: bytes, value: bytes, version: int = 0) -> Context:
     """The context of a row. Raises ``Damaged`` naming the row."""
     try:
-        topic = key[:-9].decode()
-        row = unpack_row(value, 3 * LEDGERS_MAX)
-        if type(row) is not tuple or not _FIELDS <= len(row) <= _FIELDS_MAX or row[0] != MAJOR:
-            raise _damage(key, f"not a context of major version {MAJOR}")
-        _, minor, uuid, state, data_length, index_length, flat, counts, about, driver = row[:_FIELDS]
-        if minor < MINOR:
-            raise _damage(key, f"a context of minor version {minor}")
-        if key[-9:-8] != b"\0" or not topic or type(uuid) is not bytes or len(uuid) != 16 or state not in (1, 2, 3):
-            raise _damage(key, "topic, uuid or state is wrong")
-        if type(flat) is not tuple or type(counts) is not tuple or len(flat) != 3 * len(counts):
-            raise _damage(key, "entry ranges are not triples with a count each")
-        if type(about) is not tuple or len(about) not in (3, 5):
-            raise _damage(key, "times, failures and begin are not 3 or 5 numbers")
-        if type(driver) is not tuple or len(driver) % 2 or any(type(text) is not str for text in driver):
-            raise _damage(key, "driver metadata are not pairs of texts")
-        _check_numbers(key, (data_length, index_length, *flat, *counts, *about))
+        topic, sequence = topic_and_number(key)
+        uuid, state, data_length, index_length, *arrays = row_fields(value, 8, 3 * LEDGERS_MAX)
+        flat, counts, about, driver = arrays
+        if type(uuid) is not bytes or len(uuid) != 16 or state not in (1, 2, 3):
+            raise ValueError("uuid or state is wrong")
+        if any(type(item) is not tuple for item in arrays) or len(about) not in (3, 5) or len(flat) != 3 * len(counts):
+            raise ValueError("entry ranges, counts, times or driver metadata are wrong")
+        if any(type(text) is not str for text in driver):
+            raise ValueError("driver metadata are not texts")
+        require_numbers(data_length, index_length, *flat, *counts, *about)
+        ranges = tuple(map(EntryRange, flat[::3], flat[1::3], flat[2::3], counts))
+        if any(not item.entries <= item.last_entry - item.first_entry + 1 > 0 for item in ranges):
+            raise ValueError("an entry range ends before it begins, or has more entries than ids")
+        pairs = tuple(zip(driver[::2], driver[1::2], strict=True))
     except (ValueError, TypeError) as error:
-        raise _damage(key, str(error) or type(error).__name__) from error
-    ranges = tuple(EntryRange(flat[at], flat[at + 1], flat[at + 2], counts[at // 3]) for at in range(0, len(flat), 3))
-    if any(item.last_entry < item.first_entry for item in ranges):
-        raise _damage(key, "an entry range ends before it begins")
-    if any(item.entries > item.last_entry - item.first_entry + 1 for item in ranges):
-        raise _damage(key, "an entry range has more entries than ids")
-    sequence = int.from_bytes(key[-8:], "big")
+        raise damaged_row(NAMESPACE, key, error) from error
+    assigned_ms, offloaded_ms, failures, *begin = about
     context = Context(topic, sequence, uuid, state == 2, data_length, index_length, ranges, version)
-    return context._replace(
-        assigned_ms=about[0],
-        offloaded_ms=about[1],
-        failures=about[2],
-        failed=state == 3,
-        begin=about[3:] or None,
-        driver=tuple(zip(driver[::2], driver[1::2], strict=True)),
-    )
-
-
-def _check_numbers(key: bytes, numbers: tuple[Any, ...]) -> None:
-    for number in numbers:
-        if type(number) is not int or not 0 <= number <= _NUMBER_MAX:
-            raise _damage(key, f"{number!r} is neither a length nor an id")
-
-
-def _damage(key: bytes, message: str) -> Damaged:
-    return Damaged(f"offload context: {message}", object=f"table {NAMESPACE}, row {key!r}")
+    context = context._replace(assigned_ms=assigned_ms, offloaded_ms=offloaded_ms, failures=failures)
+    return context._replace(failed=state == 3, begin=tuple(begin) or None, driver=pairs)
 
 
 def iter_contexts(store: Stored, topic: str) -> list[Context]:

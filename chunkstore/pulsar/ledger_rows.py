@@ -19,17 +19,26 @@ from chunkstore.codec.pulsar.offload_metadata import (
     encode_metadata,
 )
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, Damaged, InvalidArgument
-from chunkstore.metadata.codec import unpack_row
-from chunkstore.pulsar.contexts import LedgerNotFound, Stored, check_topic, data_segment, iter_contexts, key_of
+from chunkstore.errors import Conflict
+from chunkstore.pulsar.contexts import (
+    MAJOR,
+    LedgerNotFound,
+    Stored,
+    check_topic,
+    damaged_row,
+    data_segment,
+    iter_contexts,
+    key_of,
+    require_numbers,
+    row_fields,
+    topic_and_number,
+)
 
-__all__ = ["Attempt", "LedgerRow", "LedgerRows", "offload_context", "uuid_bytes"]
+__all__ = ["Attempt", "LedgerRow", "LedgerRows", "offload_context"]
 
 NAMESPACE: Final = "offload-ledgers"
-MAJOR: Final = 1
 MINOR: Final = 0
 _ARRAY_MAX: Final = 1024
-_NUMBER_MAX: Final = (1 << 63) - 1
 
 
 class Attempt(NamedTuple):
@@ -125,19 +134,14 @@ class LedgerRows:
 
 def _decode(key: bytes, value: bytes) -> LedgerRow:
     try:
-        row = unpack_row(value, _ARRAY_MAX)
-        if type(row) is not tuple or len(row) < 11 or row[0] != MAJOR or key[-9:-8] != b"\0":
-            raise ValueError(f"not a row of major version {MAJOR}")
-        *facts, attempt, stale = row[2:11]
+        *facts, attempt, stale = row_fields(value, 9, _ARRAY_MAX, minor=MINOR)
         if any(type(item) is not bool for item in facts[:3]) or (facts[0] and attempt is None):
             raise ValueError("its state is wrong")
-        if any(type(item) is not int or not 0 <= item <= _NUMBER_MAX for item in facts[3:]):
-            raise ValueError("a number is wrong")
+        require_numbers(*facts[3:])
         current = None if attempt is None else _attempt(attempt)
-        ledger = int.from_bytes(key[-8:], "big")
-        return LedgerRow._make((key[:-9].decode(), ledger, *facts, current, tuple(map(_attempt, stale))))
+        return LedgerRow._make((*topic_and_number(key), *facts, current, tuple(map(_attempt, stale))))
     except (ValueError, TypeError) as error:
-        raise Damaged(f"ledger: {error}", object=f"table {NAMESPACE}, row {key!r}") from error
+        raise damaged_row(NAMESPACE, key, error) from error
 
 
 def _attempt(row: Any) -> Attempt:
@@ -149,31 +153,15 @@ def _attempt(row: Any) -> Attempt:
     return Attempt(uuid, driver, pairs)
 
 
-def uuid_bytes(value: object) -> bytes:
-    """A UUID, given as 16 bytes, text, ``uuid.UUID`` or in an ``OffloadContext``. Raises ``InvalidArgument``."""
-    if isinstance(value, OffloadContext) and value.uid_msb is not None and value.uid_lsb is not None:
-        return b"".join(half.to_bytes(8, "big", signed=True) for half in (value.uid_msb, value.uid_lsb))
-    raw = getattr(value, "bytes", value)
-    try:
-        found = raw if isinstance(raw, bytes) else bytes.fromhex(str(raw).replace("-", ""))
-    except ValueError:
-        found = b""
-    if len(found) != 16:
-        raise InvalidArgument(f"{value!r} is not a UUID", argument="uuid")
-    return found
-
-
 def offload_context(store: Stored, topic: str, ledger: int) -> bytes:
     """Pulsar's protobuf ``OffloadContext`` of a ledger: its ledger-based attempt, and the offload segments that hold entries of it.
 
     Raises ``LedgerNotFound`` (there is neither, or the ledger is deleted), ``Damaged`` and what tables raise. Retry: safe.
     """
     row = LedgerRows(store, topic).get(ledger)
-    own = b"" if row.attempt is None else row.attempt.uuid
+    own = None if row.attempt is None else row.attempt.uuid
     segments = tuple(
-        OffloadSegment(
-            uid_msb=_half(context.uuid[:8]), uid_lsb=_half(context.uuid[8:]), complete=True, end_entry=item.last_entry
-        )
+        OffloadSegment(**_halves(context.uuid), complete=True, end_entry=item.last_entry)
         for context in iter_contexts(store, topic)
         for item in context.ranges
         if item.ledger == ledger and context.uuid != own
@@ -181,8 +169,7 @@ def offload_context(store: Stored, topic: str, ledger: int) -> bytes:
     if row.deleted or not (row.attempt or segments):
         raise LedgerNotFound(topic, ledger)
     context = OffloadContext(
-        uid_msb=_half(own[:8]),
-        uid_lsb=_half(own[8:]),
+        **({} if own is None else _halves(own)),
         complete=row.complete,
         bookkeeper_deleted=row.bookkeeper_deleted,
         timestamp_ms=row.timestamp_ms or None,
@@ -192,6 +179,7 @@ def offload_context(store: Stored, topic: str, ledger: int) -> bytes:
     return encode_metadata(context)
 
 
-def _half(raw: bytes) -> int | None:
-    """Half a UUID as Pulsar's field."""
-    return int.from_bytes(raw, "big", signed=True) if raw else None
+def _halves(uuid: bytes) -> dict[str, Any]:
+    """A UUID as Pulsar's fields."""
+    msb, lsb = (int.from_bytes(half, "big", signed=True) for half in (uuid[:8], uuid[8:]))
+    return {"uid_msb": msb, "uid_lsb": lsb}

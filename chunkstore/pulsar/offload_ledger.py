@@ -19,9 +19,8 @@ from chunkstore.codec.pulsar.offload_metadata import OffloadContext
 from chunkstore.config import MIB
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
-from chunkstore.pulsar.contexts import Context, check_topic, dashed, data_segment, iter_contexts
+from chunkstore.pulsar.contexts import Context, check_topic, dashed, data_segment, iter_contexts, uuid_bytes
 from chunkstore.pulsar.filling import Filled, SegmentFiller
-from chunkstore.pulsar.ledger_rows import uuid_bytes
 from chunkstore.pulsar.read_handle import ReadHandle
 from chunkstore.pulsar.reader import open_ledger
 from chunkstore.pulsar.removal import CONTAINER, delete_attempt

@@ -12,15 +12,13 @@ from typing import Final
 import msgpack
 
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.metadata.codec import unpack_row
-from chunkstore.pulsar.contexts import Stored, check_topic
+from chunkstore.errors import InvalidArgument
+from chunkstore.pulsar.contexts import MAJOR, Stored, check_topic, damaged_row, row_fields
 from chunkstore.pulsar.streaming import StreamingPolicy
 
 __all__ = ["OffloadPolicies"]
 
 NAMESPACE: Final = "offload-policies"
-MAJOR: Final = 1
 MINOR: Final = 0
 BROKER: Final = b"\0"
 _ARRAY_MAX: Final = 64
@@ -73,12 +71,11 @@ class OffloadPolicies:
         if row is None:
             return OffloadPolicies()
         try:
-            major, _, *values = unpack_row(row.value, _ARRAY_MAX)
-            if major != MAJOR:
-                raise ValueError(f"not a row of major version {MAJOR}")
-            return OffloadPolicies(**dict(zip(_NAMES, values[: len(_NAMES)], strict=True)))
+            return OffloadPolicies(
+                **dict(zip(_NAMES, row_fields(row.value, len(_NAMES), _ARRAY_MAX, minor=MINOR), strict=True))
+            )
         except (ValueError, TypeError, InvalidArgument) as error:
-            raise Damaged(f"policies: {error}", object=f"table {NAMESPACE}, row {row.key!r}") from error
+            raise damaged_row(NAMESPACE, row.key, error) from error
 
     def _values(self) -> list[int | None]:
         return [getattr(self, name) for name in _NAMES]

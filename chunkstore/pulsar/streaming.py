@@ -28,8 +28,8 @@ from chunkstore.pulsar.contexts import (
     encode_context,
     iter_contexts,
     key_of,
+    uuid_bytes,
 )
-from chunkstore.pulsar.ledger_rows import uuid_bytes
 from chunkstore.pulsar.ledgers import Position
 from chunkstore.pulsar.writer import OffloadWriter
 
