@@ -7,7 +7,7 @@ request of its listed size, bounded. Leaves out: which attempt of a ledger count
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, NamedTuple
@@ -34,12 +34,8 @@ __all__ = [
 
 FORMAT_VERSION_KEY = "s3managedledgeroffloaderformatversion"
 """User metadata without which brokers refuse an object; its value is "1" for both formats."""
-_CLOSED = 3
 UUID_PATTERN: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _KEY = re.compile(rf"((?P<uuid>{UUID_PATTERN})(?:-ledger-(?P<ledger>0|[1-9][0-9]{{0,18}}))?)(?P<index>-index)?")
-_MAP_FILE = re.compile(
-    rf"((?:(?P<topic>.+)/)?(?P<ledger>[0-9]{{1,19}})-(?P<uuid>{UUID_PATTERN}))/(?:data|(?P<index>index))"
-)
 _STORED_TOPIC = re.compile(r"([^:]+)/(persistent|non-persistent)/([^/]+)")
 
 
@@ -47,15 +43,13 @@ _STORED_TOPIC = re.compile(r"([^:]+)/(persistent|non-persistent)/([^/]+)")
 class Attempt:
     """One attempt to offload: its data object, its index, or both.
 
-    ``format``: "v1" (PIP-17, one ledger), "v2" (PIP-76, ``ledger`` is None: the index names them), "mapfile" (Pulsar's filesystem
-    offloader, whose key has the topic). ``key``: that of the data object; of a MapFile its folder.
+    ``format``: "v1" (PIP-17, one ledger) or "v2" (PIP-76, ``ledger`` is None: the index names them). ``key``: that of the data object.
     """
 
     key: str
     uuid: str
-    format: Literal["v1", "v2", "mapfile"]
+    format: Literal["v1", "v2"]
     ledger: int | None
-    topic: str | None
     data: ObjectInfo | None = None
     index: ObjectInfo | None = None
 
@@ -97,9 +91,8 @@ class Facts:
     def says(self, ledger: int) -> Said:
         """What the metadata in the index says of a ledger that is in it."""
         if isinstance(self.index, LedgerIndex):
-            metadata = self.index.metadata
-            closed = metadata.state == _CLOSED and metadata.last_entry is not None
-            return Said((metadata.last_entry or 0) + 1 if closed else None, metadata.length, closed)
+            closed = self.index.is_closed
+            return Said(self.index.entry_limit if closed else None, self.index.metadata.length, closed)
         if self.index is None:
             return Said(None, None, closed=False)
         info = self.index.group(ledger).info
@@ -114,8 +107,20 @@ class BucketObjects:
         self.bucket = bucket
 
     def attempts(self) -> Iterator[Attempt]:
-        """All attempts, complete or not, by key: LIST requests only."""
-        return attempts_of(self.bucket.list())
+        """All attempts, complete or not, by key: LIST requests only. An index is the next of these keys after its data."""
+        held: Attempt | None = None
+        for item in self.bucket.list():
+            found = attempt_at(item.key)
+            if found is None:
+                continue
+            attempt, is_index = found
+            if held is not None and held.key != attempt.key:
+                yield held
+            if held is None or held.key != attempt.key:
+                held = attempt
+            held = replace(held, index=item) if is_index else replace(held, data=item)
+        if held is not None:
+            yield held
 
     def source(self, item: ObjectInfo) -> DataSource:
         """An object, to be read in ranges."""
@@ -132,9 +137,9 @@ class BucketObjects:
         Of a lone v2 object, whose key any program may use, the index is an error unless a block of PIP-76 begins it.
         """
         index: LedgerIndex | SegmentIndex | None = None
-        topic, error = attempt.topic, None
+        topic, error = None, None
         try:
-            if attempt.format != "mapfile" and attempt.index is not None:
+            if attempt.index is not None:
                 item = attempt.index
                 raw = self.bucket.read(item.key, 0, min(item.length, INDEX_BYTES_MAX + 1))
                 index = (read_index if attempt.ledger is None else read_ledger_index)(raw, object=item.key)
@@ -161,35 +166,13 @@ class BucketObjects:
         return SegmentReader(source, facts.index)
 
 
-def attempts_of(listing: Iterable[ObjectInfo]) -> Iterator[Attempt]:
-    """The attempts in a bucket's listing, which ascends: an index is the next of these keys after its data."""
-    held: Attempt | None = None
-    for item in listing:
-        found = attempt_at(item.key)
-        if found is None:
-            continue
-        attempt, is_index = found
-        if held is not None and held.key != attempt.key:
-            yield held
-        if held is None or held.key != attempt.key:
-            held = attempt
-        held = replace(held, index=item) if is_index else replace(held, data=item)
-    if held is not None:
-        yield held
-
-
 def attempt_at(key: str) -> tuple[Attempt, bool] | None:
     """The attempt that a key is of, without its objects, and whether it is the key of an index; None for a foreign key."""
     found = _KEY.fullmatch(key)
-    if found is not None:
-        ledger = None if found["ledger"] is None else int(found["ledger"])
-        attempt = Attempt(found[1], found["uuid"], "v2" if ledger is None else "v1", ledger, None)
-        return attempt, bool(found["index"])
-    found = _MAP_FILE.fullmatch(key)
     if found is None:
         return None
-    topic = found["topic"] and topic_name(found["topic"])
-    return Attempt(found[1], found["uuid"], "mapfile", int(found["ledger"]), topic), bool(found["index"])
+    ledger = None if found["ledger"] is None else int(found["ledger"])
+    return Attempt(found[1], found["uuid"], "v2" if ledger is None else "v1", ledger), bool(found["index"])
 
 
 def topic_name(text: str) -> str:

@@ -2,7 +2,7 @@
 
 Promises: a block is one append at its exact offset, there as a whole or not at all, durable and fenced: the acknowledgement of its entries
 (``last_entry``). An offload segment begins with one commit and ends with one. A writer that is made where an open one was left goes on
-after the last acknowledged block. After an error of ``append`` or ``commit`` the writer is broken: ``resume`` makes another one.
+after the last acknowledged block. After an error of ``append`` or ``commit`` the writer is broken: make another one.
 Leaves out: who decides what is offloaded when; two writers of one topic at a time (the second one to write gets
 ``BadOffset`` or ``Conflict``, nothing is mixed up).
 """
@@ -62,8 +62,6 @@ class OffloadWriter:
             self._put_block, self._complete_segment, segment_bytes_max=segment_bytes_max, block_bytes=block_bytes
         )
         self._store = store
-        self._segment_bytes_max = segment_bytes_max
-        self._block_bytes = block_bytes
         self._rolling = rolling
         self._closed = False
         self._error: ChunkstoreError | None = None
@@ -158,20 +156,6 @@ class OffloadWriter:
                     self.complete()
             finally:
                 self._closed = True
-
-    def resume(self, store: ChunkedSegmentStorage | None = None) -> OffloadWriter:
-        """Another writer of the topic, on ``store`` (perhaps a new owner), after what is acknowledged. Ends this one.
-
-        Its ``last_entry`` tells for each ledger where the acknowledged stream ended: add again every entry above.
-        """
-        self._closed = True
-        return OffloadWriter(
-            self._store if store is None else store,
-            self.topic,
-            segment_bytes_max=self._segment_bytes_max,
-            block_bytes=self._block_bytes,
-            rolling=self._rolling,
-        )
 
     def __enter__(self) -> Self:
         return self

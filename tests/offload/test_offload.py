@@ -97,7 +97,7 @@ def test_a_successor_goes_on_behind_the_last_block(world: World) -> None:
     world.crash(old)
     world.forget_cache()
     with world.open() as store:
-        successor = writer.resume(store)
+        successor = OffloadWriter(store, T, **SMALL)
         assert successor.open_context is not None and successor.open_context.data == open_segment
         assert {ledger: successor.last_entry(ledger) for ledger in (1, 2)} == acknowledged
         assert successor.last_entry(3) == -1
@@ -168,7 +168,7 @@ def test_every_interrupted_step_is_found_out_by_the_next_writer(method: str, at:
             writer.flush()
         writer.close()
         told = writer.last_entry(1)
-        successor = writer.resume(store)
+        successor = OffloadWriter(store, T, **SMALL)
         assert successor.last_entry(1) >= told
         write(successor, 1, range(successor.last_entry(1) + 1, 1000))
         successor.close()
@@ -200,10 +200,9 @@ def test_damaged_blocks_of_an_open_segment_are_named() -> None:
         writer.flush()
         assert writer.open_context is not None
         name = writer.open_context.data
-        assert name is not None
         length = store.info(name).length
         store.append(name, b"not a block" * 20)
-        for call in (lambda: plan(store, T), lambda: BlockWalk(name).go_on(store), writer.resume):
+        for call in (lambda: plan(store, T), lambda: BlockWalk(name).go_on(store), lambda: OffloadWriter(store, T)):
             with pytest.raises(Damaged) as damage:
                 call()
             assert damage.value.object == f"segment {name}"
@@ -232,7 +231,7 @@ def test_whatever_is_written_is_read(steps: list[Step]) -> None:
                 writer.complete()
             elif action == 3:
                 writer.flush()
-                writer = writer.resume()
+                writer = OffloadWriter(store, T, block_bytes=4096, segment_bytes_max=8000)
         writer.close()
         for ledger, row in model.items():
             assert list(LedgerReader(store).read(T, ledger)) == row

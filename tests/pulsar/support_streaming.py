@@ -57,21 +57,13 @@ class ListedLedger(ReadHandle):
 
 
 class ListedSource(LedgerSource):
-    """Ledgers in memory. ``cache_from``: by ledger, the first entry that is cached."""
+    """Ledgers in memory."""
 
     def __init__(self, *ledgers: ListedLedger) -> None:
         self.found = {item.ledger: item for item in ledgers}
-        self.cache_from: dict[int, int] = {}
-        self.cache_hits = 0
 
     def ledgers(self) -> list[SourceLedger]:
         return [SourceLedger(ledger, 0, 0, None) for ledger in sorted(self.found)]
-
-    def cached(self, ledger: int, first: int, last: int) -> list[Entry] | None:
-        if first < self.cache_from.get(ledger, 1 << 63):
-            return None
-        self.cache_hits += 1
-        return [entry for entry in self.found[ledger].entries if first <= entry.entry <= last]
 
     def open(self, ledger: int) -> ListedLedger:
         return self.found[ledger]
