@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
@@ -155,18 +155,23 @@ def require_lasting(root: str) -> None:
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:
     """``verb``, with an option for each field of its parameter ``here``, as ``typer`` wants to see them; a switch has no ``--no-`` form."""
     parameters = dict(signature(verb, eval_str=True).parameters)
+    here = parameters.pop("here", None)
+    shared: list[str] = []
+    if here is not None:
+        hints = get_type_hints(here.annotation, include_extras=True)
+        defaults = {
+            item.name: Parameter.empty if item.default is MISSING else item.default for item in fields(here.annotation)
+        }
+        shared = [name for name in defaults if name not in _ORDER] + [name for name in _ORDER if name in defaults]
+        parameters |= {
+            name: Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hints[name])
+            for name in shared
+        }
     for name, item in parameters.items():
         if get_origin(item.annotation) is Annotated:
             kind, *more = get_args(item.annotation)
             if kind is bool and more[0].default is ...:
                 more[0].default = f"--{name.replace('_', '-')}"  # where typer looks for the first name
-    here = parameters.pop("here", None)
-    hints: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
-    if here is not None:
-        hints = get_type_hints(here.annotation, include_extras=True)
-        defaults = {item.name: item.default for item in fields(here.annotation)}
-    shared = [name for name in _ORDER if name in defaults]
 
     @wraps(verb)
     def call(**given: Any) -> None:
@@ -174,9 +179,6 @@ def with_options(verb: Callable[..., None]) -> Callable[..., None]:
             given["here"] = here.annotation(**{name: given.pop(name) for name in shared})
         verb(**given)
 
-    parameters |= {
-        name: Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hints[name]) for name in shared
-    }
     call.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
     call.__annotations__ = {name: item.annotation for name, item in parameters.items()}
     return call

@@ -12,6 +12,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +31,7 @@ from chunkstore.errors import Conflict, InvalidArgument, Unsupported
 from chunkstore.records.framing import Framing, RecordSplitter
 from chunkstore.records.framing import framed as framed_strictly
 
-__all__ = ["decode", "framed", "ls", "need_offload", "offload", "read", "rm"]
+__all__ = ["decode", "entry_row", "framed", "ls", "need_offload", "offload", "read", "rm"]
 
 Topic = Annotated[str, option("T", "Name of the topic.", "--topic")]
 Ledger = Annotated[int, option("L", "Id of the ledger.", "--ledger")]
@@ -46,27 +47,33 @@ def need_offload() -> None:
         import_module("chunkstore.pulsar")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offloading(access.Owning):
+    """The options of ``offload``."""
+
+    topic: Topic
+    ledger: Annotated[int | None, option("L", "Id of the ledger of FILE.")] = None
+    source: Annotated[
+        str | None, option("DIR", "Instead of FILE: whole ledgers, DIR/LEDGER.entries, length-prefixed.")
+    ] = None
+    to: Annotated[str | None, option("LEDGER:ENTRY", "Only ledgers of DIR below this one.")] = None
+    format: Annotated[Literal["v1", "v2"], flag("v1: objects in --bucket that a Pulsar broker serves.")] = "v2"
+    bucket: Annotated[str | None, option("URL", "Bucket of --format v1; default: ROOT.")] = None
+    streaming: Annotated[bool, flag("Write DIR's ledgers as one stream of offload segments.")] = False
+    close: Annotated[bool, flag("Complete the last segment of the stream, too.")] = False
+    permits: Annotated[int, size_option("Bytes of DIR read in a second; 0: no limit.")] = 0
+    entries: Annotated[Framing, flag("A line each, or 4 bytes of length (big-endian) before each.")] = "lines"
+    append: Annotated[bool, flag("Append the file's entries to the ledger's entries, which must exist.")] = False
+    resume: Annotated[bool, flag("The ledger holds the beginning of the file: skip it and continue.")] = False
+    block_size: Annotated[int, size_option("Entries are acknowledged in blocks of this size.")] = 1 * MIB
+    segment_size: Annotated[int, size_option("An offload segment is completed at this size.")] = 64 * MIB
+
+
 def offload(
     root: options.Root,
     file: Annotated[str | None, argument("[FILE]", "File with the entries; - is standard input.")] = None,
     *,
-    topic: Topic,
-    ledger: Annotated[int | None, option("L", "Id of the ledger of FILE.")] = None,
-    source: Annotated[
-        str | None, option("DIR", "Instead of FILE: whole ledgers, DIR/LEDGER.entries, length-prefixed.")
-    ] = None,
-    to: Annotated[str | None, option("LEDGER:ENTRY", "Only ledgers of DIR below this one.")] = None,
-    format: Annotated[Literal["v1", "v2"], flag("v1: objects in --bucket that a Pulsar broker serves.")] = "v2",
-    bucket: Annotated[str | None, option("URL", "Bucket of --format v1; default: ROOT.")] = None,
-    streaming: Annotated[bool, flag("Write DIR's ledgers as one stream of offload segments.")] = False,
-    close: Annotated[bool, flag("Complete the last segment of the stream, too.")] = False,
-    permits: Annotated[int, size_option("Bytes of DIR read in a second; 0: no limit.")] = 0,
-    entries: Annotated[Framing, flag("A line each, or 4 bytes of length (big-endian) before each.")] = "lines",
-    append: Annotated[bool, flag("Append the file's entries to the ledger's entries, which must exist.")] = False,
-    resume: Annotated[bool, flag("The ledger holds the beginning of the file: skip it and continue.")] = False,
-    block_size: Annotated[int, size_option("Entries are acknowledged in blocks of this size.")] = 1 * MIB,
-    segment_size: Annotated[int, size_option("An offload segment is completed at this size.")] = 64 * MIB,
-    here: access.Owning,
+    here: Offloading,
 ) -> None:
     """Write a file's entries to a ledger of a topic, as PIP-76 offload segments; or offload whole ledgers of a directory.
 
@@ -74,33 +81,36 @@ def offload(
     Container and ledger are created if they do not exist, but not with --append.
     """
     need_offload()
-    if append and resume:
+    if here.append and here.resume:
         raise InvalidArgument("--append or --resume, not both", argument="--append")
-    from chunkstore.pulsar import OffloadWriter
-    from chunkstore.pulsar.permits import BROKER_PERMITS
-
-    if source is not None:
-        if (file, ledger, resume, append) != (None, None, False, False) or close > streaming:
+    if here.source is not None:
+        if (file, here.ledger, here.resume, here.append) != (None, None, False, False) or here.close > here.streaming:
             text = "--source takes none of FILE, --ledger, --append, --resume; and --close only with --streaming"
             raise InvalidArgument(text, argument="--source")
-        BROKER_PERMITS.permits_bytes_per_s = permits
-        objects = (bucket or root) if format == "v1" else None
-        _offload_ledgers(root, topic, source, _position(to), objects, close if streaming else None, here)
+        _offload_ledgers(root, here.source, here)
         return
-    if file is None or ledger is None or (to, bucket, format, streaming, close, permits) != _WITHOUT_SOURCE:
+    given = (here.to, here.bucket, here.format, here.streaming, here.close, here.permits)
+    if file is None or here.ledger is None or given != _WITHOUT_SOURCE:
         text = "give FILE with --ledger, or --source with --to, --format, --bucket, --permits, --streaming and --close"
         raise InvalidArgument(text, argument="FILE")
-    with opened_input(file) as opened:
-        size = os.fstat(opened.fileno()).st_size if file != "-" else None
+    _offload_file(root, file, here.ledger, here)
+
+
+def _offload_file(root: str, name: str, ledger: int, here: Offloading) -> None:
+    from chunkstore.pulsar import OffloadWriter
+
+    topic, sizes = here.topic, {"segment_bytes_max": here.segment_size, "block_bytes": here.block_size}
+    with opened_input(name) as opened:
+        size = os.fstat(opened.fileno()).st_size if name != "-" else None
         with (
-            here.owner(root, create=not append) as store,
+            here.owner(root, create=not here.append) as store,
             meter(f"offload {topic}", size, as_json=here.as_json) as progress,
-            OffloadWriter(store, topic, segment_bytes_max=segment_size, block_bytes=block_size) as writer,
+            OffloadWriter(store, topic, **sizes) as writer,
         ):
-            if not resume:
-                _check_last(writer.last_entry(ledger), f"ledger {ledger} of topic {topic!r}", append=append)
-            payloads = _split(opened, file, entries, progress)
-            result = {**_copy(writer, ledger, payloads, file, resume=resume), "epoch": store.epoch}
+            if not here.resume:
+                _check_last(writer.last_entry(ledger), f"ledger {ledger} of topic {topic!r}", append=here.append)
+            payloads = _split(opened, name, here.entries, progress)
+            result = {**_copy(writer, ledger, payloads, name, resume=here.resume), "epoch": store.epoch}
     here.show(result, result)
 
 
@@ -123,32 +133,26 @@ def _position(text: str | None) -> tuple[int, int]:
     return int(ledger), int(entry)
 
 
-def _offload_ledgers(
-    root: str,
-    topic: str,
-    source: str,
-    end: tuple[int, int],
-    bucket: str | None,
-    close: bool | None,
-    here: access.Owning,
-) -> None:
-    """``bucket``: of v1; ``close``: of a stream, None: ledger-based."""
+def _offload_ledgers(root: str, source: str, here: Offloading) -> None:
     from chunkstore import pulsar
+    from chunkstore.pulsar.permits import BROKER_PERMITS
 
-    if bucket is not None and close is not None:
+    end = pulsar.Position(*_position(here.to))
+    if here.format == "v1" and here.streaming:
         raise Unsupported("--streaming needs --format v2: a v1 object holds one ledger", feature="streaming")
-    objects = None if bucket is None else pulsar.PulsarObjects(bucket)
-    ledgers, position = pulsar.DirectorySource(source), pulsar.Position(*end)
-    found: dict[str, object] = {"topic": topic}
+    BROKER_PERMITS.permits_bytes_per_s = here.permits
+    objects = pulsar.PulsarObjects(here.bucket or root) if here.format == "v1" else None
+    ledgers = pulsar.DirectorySource(source)
+    found: dict[str, object] = {"topic": here.topic}
     with here.owner(root, create=True) as store:
-        if close is None:
-            config = pulsar.ManagedLedgerConfig(offloader=objects or pulsar.ContainerOffloader(store, topic))
-            first = pulsar.ManagedLedger(store, topic, ledgers, config).offload_prefix(position).result()
-            found["first_left"] = f"{first.ledger}:{first.entry}"
-        else:
-            results = pulsar.stream_directory(store, topic, ledgers, close=close, end=position)
+        if here.streaming:
+            results = pulsar.stream_directory(store, here.topic, ledgers, close=here.close, end=end)
             found["segments"] = len(results)
             found["last"] = f"{results[-1].end_ledger_id}:{results[-1].end_entry_id}" if results else None
+        else:
+            config = pulsar.ManagedLedgerConfig(offloader=objects or pulsar.ContainerOffloader(store, here.topic))
+            first = pulsar.ManagedLedger(store, here.topic, ledgers, config).offload_prefix(end).result()
+            found["first_left"] = f"{first.ledger}:{first.entry}"
     here.show(found, found)
 
 
@@ -229,13 +233,16 @@ def read(
     with here.replica(root) as store:
         for entry in LedgerReader(store).read(topic, ledger, first, last):
             if here.as_json:
-                payload = b64encode(entry.payload).decode()
-                print_json(
-                    {"ledger": ledger, "entry": entry.entry, "length": len(entry.payload), "payload_b64": payload}
-                )
+                print_json(entry_row(entry))
             else:
                 write_all(out, framed(entry.payload, entries))
     out.flush()
+
+
+def entry_row(entry: Entry) -> dict[str, object]:
+    """An entry as JSON shows it."""
+    payload = b64encode(entry.payload).decode()
+    return {"ledger": entry.ledger, "entry": entry.entry, "length": len(entry.payload), "payload_b64": payload}
 
 
 def framed(payload: bytes, framing: Framing) -> bytes:

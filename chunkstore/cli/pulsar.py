@@ -8,12 +8,13 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
 
 from chunkstore.cli import options
-from chunkstore.cli.ledgers import decode, framed, need_offload
+from chunkstore.cli.ledgers import decode, entry_row, framed, need_offload
 from chunkstore.cli.options import age_option, argument, flag, option
 from chunkstore.cli.output import human_bytes, print_each, print_findings, print_json, print_note, shown
 from chunkstore.cli.streams import opened_input, write_all
@@ -71,42 +72,43 @@ def ls(
         )
 
 
-def read(
-    url: Url,
-    *,
-    topic: Topic = None,
-    ledger: Ledger = None,
-    uuid: Annotated[str | None, option("UUID", "With --ledger: from this attempt only.")] = None,
-    first: Annotated[int, option("N", "With --ledger: first entry.")] = 0,
-    last: Annotated[int | None, option("N", "With --ledger: last entry; default: all.")] = None,
-    messages: Annotated[bool, flag("Write the messages inside, as a consumer gets them.")] = False,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The options of ``read``."""
+
+    topic: Topic = None
+    ledger: Ledger = None
+    uuid: Annotated[str | None, option("UUID", "With --ledger: from this attempt only.")] = None
+    first: Annotated[int, option("N", "With --ledger: first entry.")] = 0
+    last: Annotated[int | None, option("N", "With --ledger: last entry; default: all.")] = None
+    messages: Annotated[bool, flag("Write the messages inside, as a consumer gets them.")] = False
     transactions: Annotated[
         Literal["committed", "all"], flag("With --messages: all shows aborted and open ones, too.")
-    ] = "committed",
-    lenient: Annotated[bool, flag("With --messages: write entries that are not messages unchanged.")] = False,
-    live: Live = None,
-    entries: Annotated[Framing, flag("How they are written: see offload. Not with --json.")] = "lines",
-    as_json: options.AsJson = False,
-) -> None:
+    ] = "committed"
+    lenient: Annotated[bool, flag("With --messages: write entries that are not messages unchanged.")] = False
+    live: Live = None
+    entries: Annotated[Framing, flag("How they are written: see offload. Not with --json.")] = "lines"
+    as_json: options.AsJson = False
+
+
+def read(url: Url, *, here: Reading) -> None:
     """Write the entries of a ledger or topic, or the messages inside, to standard output."""
     out = sys.stdout.buffer
-    with _bucket(url, live) as (bucket, _):
-        which = {"topic": topic, "ledger": ledger, "uuid": uuid, "first": first, "last": last}
-        if messages:
-            found = bucket.iter_messages(
-                transactions=transactions, messages="lenient" if lenient else "strict", **which
-            )
+    with _bucket(url, here.live) as (bucket, _):
+        which = {name: getattr(here, name) for name in ("topic", "ledger", "uuid", "first", "last")}
+        if here.messages:
+            mode = "lenient" if here.lenient else "strict"
+            found = bucket.iter_messages(transactions=here.transactions, messages=mode, **which)
         else:
             found = bucket.iter_entries(**which)
         for item in found:
-            if not as_json:
-                write_all(out, framed(item.payload or b"", entries))
-            elif messages:
-                print_json(_row(found.topic, item, transactions))
+            if not here.as_json:
+                write_all(out, framed(item.payload or b"", here.entries))
+            elif here.messages:
+                print_json(_row(found.topic, item, here.transactions))
             else:
-                row = {"ledger": item.ledger, "entry": item.entry, "length": len(item.payload)}
-                print_json({**row, "payload_b64": b64encode(item.payload).decode()})
-        if messages:
+                print_json(entry_row(item))
+        if here.messages:
             _tell(_left_out(found.summary))
     out.flush()
 
@@ -168,25 +170,32 @@ def orphans(
         )
 
 
-def rm(
-    url: Url,
-    more: MoreLive = None,
-    *,
-    rows: Annotated[str, option("FILE", "Output of 'pulsar orphans --json'.", "--from")],
-    live: NeededLive,
-    gone_topic: Annotated[list[str] | None, option("T", "A topic that no longer exists; repeatable.")] = None,
-    cluster: Cluster = None,
-    dry_run: Annotated[bool, flag("Show what would be deleted; delete nothing.")] = False,
-    as_json: options.AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removing:
+    """The options of ``rm``."""
+
+    rows: Annotated[str, option("FILE", "Output of 'pulsar orphans --json'.", "--from")]
+    live: NeededLive
+    gone_topic: Annotated[list[str] | None, option("T", "A topic that no longer exists; repeatable.")] = None
+    cluster: Cluster = None
+    dry_run: Annotated[bool, flag("Show what would be deleted; delete nothing.")] = False
+    as_json: options.AsJson = False
+
+
+def rm(url: Url, more: MoreLive = None, *, here: Removing) -> None:
     """Delete orphans that still are orphans, and print each."""
-    with _bucket(url, [*live, *(more or ())]) as (bucket, files), opened_input(rows) as source:
+    with _bucket(url, [*here.live, *(more or ())]) as (bucket, files), opened_input(here.rows) as source:
         from chunkstore.pulsar.orphans import read_rows, remove_orphans
 
-        planned = read_rows(source)
-        gone = gone_topic or ()
-        for orphan in remove_orphans(bucket, files, planned, gone_topics=gone, dry_run=dry_run, cluster=cluster):
-            if as_json:
+        for orphan in remove_orphans(
+            bucket,
+            files,
+            read_rows(source),
+            gone_topics=here.gone_topic or (),
+            dry_run=here.dry_run,
+            cluster=here.cluster,
+        ):
+            if here.as_json:
                 print_json(_orphan_row(orphan))
             else:
                 sys.stdout.write("\t".join(map(shown, orphan[:7])) + "\n")
