@@ -8,15 +8,18 @@ Leaves out: when batches are written, and by which thread (``writer``); writers 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from chunkstore import runtime
-from chunkstore.errors import ChunkstoreError, Closed
+from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument
 from chunkstore.operations.append import Underway
+from chunkstore.records.framing import Framing, check_framing
 from chunkstore.runtime import Future
 
-__all__ = ["Batch", "Waiting", "Writers", "superseded"]
+__all__ = ["Batch", "Pace", "Waiting", "Writers", "superseded"]
+
+_WINDOW_MAX: Final = 64
 
 
 class _Newer(Protocol):
@@ -29,6 +32,32 @@ W = TypeVar("W", bound=_Newer)
 def superseded() -> Closed:
     """The error of a writer that gave way."""
     return Closed("this writer, in whose place a newer one of its id was opened,")
+
+
+class Pace(NamedTuple):
+    """When a writer's batches are due, and how much of them is on its way; its fields: arguments of ``Store.writer``."""
+
+    flush_bytes: int
+    flush_s: float
+    buffer_bytes_max: int | None
+    window: int
+    framing: Framing | None
+
+    def check(self) -> None:
+        """Raise ``InvalidArgument`` unless all is in range."""
+        numbers: dict[str, object] = {"flush_bytes": self.flush_bytes, "window": self.window}
+        if self.buffer_bytes_max is not None:
+            numbers["buffer_bytes_max"] = self.buffer_bytes_max
+        for argument, value in numbers.items():
+            if type(value) is not int or value < 1:
+                raise InvalidArgument(f"{argument} must be a whole number from 1 on, not {value!r}", argument=argument)
+        if self.window > _WINDOW_MAX:
+            raise InvalidArgument(f"window must be at most {_WINDOW_MAX}, not {self.window}", argument="window")
+        flush_s: object = self.flush_s
+        if not isinstance(flush_s, (int, float)) or not 0 <= flush_s <= 3600:
+            raise InvalidArgument(f"flush_s must be from 0 to 3600, not {flush_s!r}", argument="flush_s")
+        if self.framing is not None:
+            check_framing(self.framing)
 
 
 class Waiting(NamedTuple):
