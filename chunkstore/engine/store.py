@@ -25,8 +25,8 @@ from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.engine.reading import ReadableContainer, Watchers
 from chunkstore.engine.segment import Segment
-from chunkstore.engine.writer import StorageWriter
-from chunkstore.engine.writer_batch import Pace, Writers
+from chunkstore.engine.writer import StorageWriter, Writers
+from chunkstore.engine.writer_batch import Pace
 from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import writer_key
@@ -90,7 +90,7 @@ class Store(ReadableContainer, UpkeepCalls):
         self._parts, self.uuid, self._on_close = parts, parts.uuid, tuple(on_close)
         self._close_lock = runtime.lock()
         self._watchers = Watchers()
-        self._writers: Writers[StorageWriter] = Writers()
+        self._writers = Writers()
         self._released = False
         container = self._container = OwnedContainer(
             storage=storage,

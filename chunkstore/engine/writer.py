@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, Self
+from weakref import WeakValueDictionary
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, check_data
@@ -30,7 +31,7 @@ from chunkstore.records.arguments import SegmentHandle, check_timeout
 from chunkstore.records.framing import framed
 from chunkstore.runtime import Future
 
-__all__ = ["AppendTarget", "StorageWriter"]
+__all__ = ["AppendTarget", "StorageWriter", "Writers"]
 
 _JOIN_S: Final = 60.0
 _THREAD: Final = "chunkstore-writer"
@@ -470,3 +471,27 @@ class StorageWriter:
             self._room()
         for future in futures:
             future.set_exception(error.copy())
+
+
+class Writers:
+    """The writers of one store that have an id: the newest one of an id and segment goes on, and former ones give way to it.
+
+    Else both would number events by themselves, and what one appends would pass for a repetition of the other's. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = runtime.lock()
+        self._newest: WeakValueDictionary[tuple[int, bytes], StorageWriter] = WeakValueDictionary()
+
+    def replace(self, segment_id: int, writer_id: bytes, make: Callable[[], StorageWriter]) -> StorageWriter:
+        """What ``make`` makes, once the writer before it has given way. Raises what either raises."""
+        key = segment_id, writer_id
+        while True:
+            former = self._newest.get(key)
+            if former is not None:
+                former.give_way()
+            made = make()
+            with self._lock:
+                if self._newest.get(key) is former:
+                    self._newest[key] = made
+                    return made
+            made.give_way()  # another thread was faster: it gives way to us now

@@ -1,15 +1,11 @@
-"""What a ``StorageWriter`` has on its way: pieces that wait, and the batches that they become; and the writers that have an id.
+"""What a ``StorageWriter`` has on its way: pieces that wait, and the batches that they become.
 
-Promises: of each id and segment the newest writer of a store goes on, alone; a former one gives way before it begins. Else both would
-number their events by themselves, and what one of them appends would be taken for a repetition of the other's.
-Leaves out: when batches are written, and by which thread (``writer``); writers of other owners, which the fence ends.
+Leaves out: when batches are written, and by which thread (``writer``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
-from weakref import WeakValueDictionary
+from typing import Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument
@@ -17,16 +13,9 @@ from chunkstore.operations.append import Underway
 from chunkstore.records.framing import Framing, check_framing
 from chunkstore.runtime import Future
 
-__all__ = ["Batch", "Pace", "Waiting", "Writers", "superseded"]
+__all__ = ["Batch", "Pace", "Waiting", "superseded"]
 
 _WINDOW_MAX: Final = 64
-
-
-class _Newer(Protocol):
-    def give_way(self) -> None: ...
-
-
-W = TypeVar("W", bound=_Newer)
 
 
 def superseded() -> Closed:
@@ -98,25 +87,3 @@ class Batch:
         self.done: bool = False
         self.written: bool = False
         """Its bytes are in the storage; a record is to name them."""
-
-
-class Writers(Generic[W]):
-    """Those of one store that have an id. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = runtime.lock()
-        self._newest: WeakValueDictionary[tuple[int, bytes], W] = WeakValueDictionary()
-
-    def replace(self, segment_id: int, writer_id: bytes, make: Callable[[], W]) -> W:
-        """What ``make`` makes, once the writer before it has given way. Raises what either raises."""
-        key = segment_id, writer_id
-        while True:
-            former = self._newest.get(key)
-            if former is not None:
-                former.give_way()
-            made = make()
-            with self._lock:
-                if self._newest.get(key) is former:
-                    self._newest[key] = made
-                    return made
-            made.give_way()  # another thread was faster: it gives way to us now
