@@ -182,7 +182,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("more", [b"", b"\0", b"\0\0\0\2\x18\0"], ids=["whole", "a byte more", "a message more"])
 def test_shapes_that_are_rare(shape: str, more: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """BackgroundJob batches that are alike, in the first, a middle and the last place of a batch."""
+    """After batches that are alike, in the first, a middle and the last place of a batch."""
     monkeypatch.setattr(arrow, "_WIDTH_MIN", 0)
     metadata = SHAPES[shape]
     rare = len(metadata).to_bytes(4, "big") + metadata + b"x"

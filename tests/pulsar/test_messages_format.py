@@ -15,28 +15,18 @@ from chunkstore.codec.pulsar.message_metadata import (
 )
 from chunkstore.codec.pulsar.messages import iter_messages
 from chunkstore.config import MIB
+from tests.support.format_tables import messages, table
 from tests.support.pulsar_entries import METADATA, SINGLE, message
 
 TEXT = (Path(chunkstore.codec.pulsar.__file__).parent / "FORMAT_MESSAGES.md").read_text(encoding="utf-8")
 
 
-def table(name: str) -> list[list[str]]:
-    part = TEXT.split(f"<!-- table: {name} -->\n", 1)[1].split("\n\n", 1)[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
-
-
 def test_fields_of_metadata() -> None:
-    rows = [tuple(row) for row in table("messages")]
-    described = [
-        (name, str(number), label, kind, field)
-        for name, fields in MESSAGES.items()
-        for number, label, kind, field in fields
-    ]
-    assert rows == described
+    assert list(messages(TEXT).items()) == list(MESSAGES.items())
 
 
 def test_parts_of_an_entry() -> None:
-    magics = [bytes.fromhex(table(name)[0][2].removeprefix("0x")) for name in ("broker part", "checksum part")]
+    magics = [bytes.fromhex(table(name, TEXT)[0][2].removeprefix("0x")) for name in ("broker part", "checksum part")]
     assert magics == [BROKER_ENTRY_MAGIC, CRC32C_MAGIC]
     entry = message(b"x", broker=(7, 8)).payload
     assert entry[:2] == magics[0]

@@ -18,7 +18,7 @@ from chunkstore.codec.pulsar.frames import (
     frame_header,
 )
 from chunkstore.codec.pulsar.pip76 import LedgerGroup, SegmentEncoder, SegmentIndex, build_index, read_index
-from tests.support.format_tables import TEXT, fields, number, table
+from tests.support.format_tables import TEXT, fields, messages, number, table
 from tests.support.paths import ROOT
 
 GOLDEN: dict[str, str] = json.loads((ROOT / "tests" / "golden" / "pip76.json").read_text(encoding="utf-8"))
@@ -79,8 +79,7 @@ def test_index() -> None:
 
 
 def test_messages() -> None:
-    told = [(row[0], int(row[1]), *row[2:]) for row in table("messages") + table("pip17 messages")]
-    assert told == [(message, *field) for message, fields in metadata.MESSAGES.items() for field in fields]
+    assert list(messages(TEXT).items()) == list(metadata.MESSAGES.items())
 
 
 @pytest.mark.parametrize(
