@@ -1,81 +1,131 @@
-"""Buckets of Pulsar's objects for tests: a fake one in memory, which keeps user metadata and counts requests, and a genuine broker's."""
+"""Buckets of Pulsar's objects for tests: a fake one in memory, which may fail or end at any call, and a genuine broker's."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
 
 from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.offload_metadata import TOPIC_KEY, LedgerInfo, encode_metadata
 from chunkstore.codec.pulsar.pip76 import SegmentIndex, build_index, read_index
-from chunkstore.errors import ChunkNotFound
+from chunkstore.engine.store import ChunkedSegmentStorage
+from chunkstore.errors import ChunkNotFound, OutcomeUnknown, StorageUnavailable
+from chunkstore.operations.tables import Table
+from chunkstore.pulsar import MemorySource
 from chunkstore_bindings.bucket.port import Bucket, ObjectHead, ObjectInfo, UnfinishedUpload
 from tests.support.pip17 import METADATA, encode_ledger
 from tests.support.pip76 import encode
 from tests.support.pulsar_broker import FOLDER
 
 __all__ = [
-    "DAY_MS", "TOPIC", "A", "B", "C", "FakeBucket", "broker_bucket", "full", "key_of", "live_files", "put_v1", "put_v2", "url_of",
+    "DAY_MS", "TOPIC", "A", "B", "C", "Died", "FakeBucket", "Script", "broker_bucket", "full", "hooked", "key_of", "live_files", "put_v1",
+    "put_v2", "url_of",
 ]  # fmt: skip
+
+T = TypeVar("T")
 
 DAY_MS = 86_400_000
 A, B, C = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "abc")
 TOPIC = "persistent://public/ns/T"
 
 
-class FakeBucket(Bucket):
-    """``objects``: key -> (bytes, when it was written in ms, user metadata); ``calls`` counts requests, a LIST page for each thousand keys;
-    ``changes`` has deletions in their order."""
+class Died(BaseException):
+    """The process ended here."""
 
-    url = "fake://bucket"
+
+class Script:
+    """Fails call number ``at``, ``before`` or after it is done: with an error, or (``dies``) for good."""
+
+    def __init__(self, at: int = -1, *, before: bool = True, dies: bool = False) -> None:
+        self.at, self.before, self.dies = at, before, dies
+        self.calls: list[str] = []
+        self.dead = False
+
+    def run(self, name: str, call: Callable[[], T]) -> T:
+        if self.dead:
+            raise Died
+        self.calls.append(name)
+        hit = len(self.calls) - 1 == self.at
+        if hit and self.before:
+            self._fail(StorageUnavailable(name))
+        result = call()
+        if hit:
+            self._fail(OutcomeUnknown(name))
+        return result
+
+    def _fail(self, error: Exception) -> None:
+        self.dead = self.dies
+        raise Died if self.dies else error
+
+
+class FakeBucket(Bucket):
+    """As S3: names of user metadata in lower case, unfinished uploads that no listing shows.
+
+    ``objects``: key -> (bytes, when it was written in ms, user metadata); ``changes``: deletions in their order; every change goes by
+    ``script``.
+    """
+
+    url = "s3://tier"
 
     def __init__(self, *, keeps_metadata: bool = False) -> None:
         self.keeps_metadata = keeps_metadata
         self.objects: dict[str, tuple[bytes, int, dict[str, str]]] = {}
         self.pending: list[UnfinishedUpload] = []
-        self.calls: Counter[str] = Counter()
         self.changes: list[str] = []
+        self.script = Script()
+        self._uploads = count()
 
     def add(self, key: str, data: bytes = b"", at_ms: int = 0, metadata: Mapping[str, str] | None = None) -> None:
-        self.objects[key] = (data, at_ms, dict(metadata or {}))
+        self.objects[key] = (data, at_ms, {name.lower(): value for name, value in (metadata or {}).items()})
 
     def list(self, prefix: str = "", *, after: str | None = None) -> Iterator[ObjectInfo]:
-        for number, key in enumerate(sorted(self.objects)):
-            self.calls["list"] += number % 1000 == 0
+        for key in sorted(self.objects):
             if key.startswith(prefix) and (after is None or key > after):
                 yield ObjectInfo(key, len(self.objects[key][0]), self.objects[key][1])
 
     def head(self, key: str) -> ObjectHead:
-        self.calls["head"] += 1
         data, at_ms, metadata = self._at(key)
         return ObjectHead(len(data), at_ms, metadata if self.keeps_metadata else {})
 
     def read(self, key: str, offset: int, length: int) -> bytes:
-        self.calls["read"] += 1
         return self._at(key)[0][offset : offset + length]
 
     def put(self, key: str, data: BytesLike, metadata: Mapping[str, str] | None = None) -> None:
-        self.add(key, bytes(data), 0, metadata)
+        self.script.run(f"put {key[-5:]}", lambda: self.add(key, bytes(data), 0, metadata))
 
     def put_parts(self, key: str, parts: Iterable[BytesLike], metadata: Mapping[str, str] | None = None) -> int:
-        data = b"".join(parts)
-        self.put(key, data, metadata)
+        upload = UnfinishedUpload(key, f"upload-{next(self._uploads)}", 0)
+        self.script.run("begin upload", lambda: self.pending.append(upload))
+        data = b""
+        try:
+            for part in parts:
+                data += self.script.run("part", partial(bytes, part))
+            self.script.run("complete upload", lambda: self._complete(upload, data, metadata))
+        except Exception:
+            self.pending = [item for item in self.pending if item != upload]
+            raise
         return len(data)
 
     def delete(self, key: str) -> bool:
         self.changes.append(key)
-        return self.objects.pop(key, None) is not None
+        return self.script.run(f"delete {key[-5:]}", lambda: self.objects.pop(key, None)) is not None
 
     def uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
         return iter([upload for upload in self.pending if upload.key.startswith(prefix)])
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         self.changes.append(f"{key} {upload_id}")
-        self.pending = [upload for upload in self.pending if upload.upload_id != upload_id]
+        left = [upload for upload in self.pending if upload.upload_id != upload_id]
+        self.script.run("abort", lambda: setattr(self, "pending", left))
 
     def close(self) -> None:
         return
@@ -84,6 +134,34 @@ class FakeBucket(Bucket):
         if key not in self.objects:
             raise ChunkNotFound(key)
         return self.objects[key]
+
+    def _complete(self, upload: UnfinishedUpload, data: bytes, metadata: Mapping[str, str] | None) -> None:
+        self.pending.remove(upload)
+        self.add(upload.key, data, 0, metadata)
+
+
+@contextmanager
+def hooked(script: Script, bucket: FakeBucket) -> Iterator[None]:
+    """Every change of a container's tables and segments, of the bucket and of a source in memory goes by ``script``."""
+
+    def hook(kind: type, name: str) -> None:
+        original = getattr(kind, name)
+
+        def call(self: Any, *arguments: Any, **more: Any) -> Any:
+            return script.run(f"{kind.__name__}.{name}", lambda: original(self, *arguments, **more))
+
+        patch.setattr(kind, name, call)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, names in (
+            (Table, ("put", "delete")),
+            (ChunkedSegmentStorage, ("commit", "append_many")),
+            (MemorySource, ("delete",)),
+        ):
+            for name in names:
+                hook(kind, name)
+        patch.setattr(bucket, "script", script)
+        yield
 
 
 def broker_bucket(folder: str = "indexed", *, at_ms: int = 0, keeps_metadata: bool = False) -> FakeBucket:

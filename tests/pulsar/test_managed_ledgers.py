@@ -39,7 +39,7 @@ from chunkstore.pulsar import ledger_rows as rows_module
 from chunkstore.pulsar.ledger_rows import Attempt, LedgerRow, LedgerRows
 from chunkstore.pulsar.ledgers import LedgerSource
 from chunkstore.pulsar.policies import OffloadPolicies as Policies
-from tests.pulsar.support_offload import MemoryBucket
+from tests.pulsar.support_bucket import FakeBucket
 
 T = "persistent://public/default/orders"
 MINUTE_MS = 60_000
@@ -180,7 +180,7 @@ def test_trimming_never_takes_a_ledger_that_is_being_offloaded(store: ChunkedSeg
 
 
 def test_the_source_keeps_its_copy_for_the_deletion_lag(store: ChunkedSegmentStorage, now_ms: list[int]) -> None:
-    bucket, source = MemoryBucket(), MemorySource(ledgers_of(2), {1: 0, 2: 0})
+    bucket, source = FakeBucket(keeps_metadata=True), MemorySource(ledgers_of(2), {1: 0, 2: 0})
     ml = managed(store, source, PulsarObjects(bucket))
     assert ml.config.offload_deletion_lag_s == 4 * 3600
     ml.offload_prefix(Position(3, 0)).result(LIVENESS_S)
@@ -207,7 +207,7 @@ def test_the_source_keeps_its_copy_for_the_deletion_lag(store: ChunkedSegmentSto
 
 
 def test_argument_orders_of_both_pips(store: ChunkedSegmentStorage) -> None:
-    bucket = MemoryBucket()
+    bucket = FakeBucket(keeps_metadata=True)
     offloader = PulsarObjects(bucket)
     source = MemorySource(ledgers_of(1))
     name = uuid.UUID("0f9c3a52-6f0e-4b7e-9d61-f5b0a6f3ac01")

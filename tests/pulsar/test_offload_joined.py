@@ -30,7 +30,7 @@ from chunkstore.pulsar import (
 from chunkstore.pulsar.contexts import iter_contexts
 from chunkstore.pulsar.offload_metrics import METRICS
 from tests.bucket.conftest import S3Made, s3
-from tests.pulsar.support_offload import MemoryBucket, Script
+from tests.pulsar.support_bucket import FakeBucket, Script
 
 __all__ = ["s3"]
 
@@ -62,7 +62,7 @@ def streaming(store: ChunkedSegmentStorage, source: MemorySource, offloader: Led
 
 
 def test_every_metric_of_ledger_based_offload_is_counted(store: ChunkedSegmentStorage) -> None:
-    bucket, metrics = MemoryBucket(), OffloadMetrics()
+    bucket, metrics = FakeBucket(keeps_metadata=True), OffloadMetrics()
     config = ManagedLedgerConfig(offloader=PulsarObjects(bucket), metrics=metrics, retention_size_in_mb=0)
     ml = ManagedLedger(store, T, MemorySource(ledgers_of(1)), config)
 

@@ -25,10 +25,9 @@ from chunkstore.pulsar import (
     PulsarObjects,
     offload_context,
 )
-from chunkstore.pulsar.contexts import data_segment
 from chunkstore.pulsar.ledger_rows import LedgerRows
 from chunkstore.pulsar.offload_ledger import uuid_text
-from tests.pulsar.support_offload import Died, MemoryBucket, Script, hooked
+from tests.pulsar.support_bucket import Died, FakeBucket, Script, hooked
 
 T = "persistent://public/default/orders"
 MINUTE_MS = 60_000
@@ -44,7 +43,7 @@ class World:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.root = f"memory://offload-kills-{next(NAMES)}"
-        self.bucket = MemoryBucket()
+        self.bucket = FakeBucket(keeps_metadata=True)
         self.source = MemorySource(PAYLOADS, {1: 0, 2: 6 * MINUTE_MS, 3: None})
         self.store = self._open()
 
@@ -84,9 +83,10 @@ class World:
     def objects(self) -> set[tuple[str, int, str]]:
         """What was written anywhere: UUID, ledger (0: in a container), and which part of it."""
         found = set()
-        for key in [*self.bucket.objects, *self.bucket.unfinished.values()]:
+        pending = {upload.key for upload in self.bucket.pending}
+        for key in [*self.bucket.objects, *pending]:
             uuid, ledger = key.removesuffix("-index").split("-ledger-")
-            part = "upload" if key in self.bucket.unfinished.values() else "index" if key.endswith("-index") else "data"
+            part = "upload" if key in pending else "index" if key.endswith("-index") else "data"
             found.add((uuid, int(ledger), part))
         for info in self.store.segments(f"offload/{T}/"):
             name = info.name.removesuffix("-index")
@@ -193,11 +193,3 @@ def test_nothing_is_lost_and_nothing_leaks(kind: str) -> None:
         except AssertionError as error:
             when = "before" if script.before else "after"
             raise AssertionError(f"{when} {script.calls[script.at]} ({script.at}), dies: {script.dies}") from error
-
-
-OFFLOAD, DELETE = "_offload", "do_delete"
-
-
-def test_names_of_segments_are_those_of_attempts() -> None:
-    """What ``World.objects`` compares."""
-    assert data_segment(T, bytes(16)) == f"offload/{T}/{uuid_text(bytes(16))}"
