@@ -99,13 +99,13 @@ def offload(
 def _offload_file(root: str, name: str, ledger: int, here: Offloading) -> None:
     from chunkstore.pulsar import OffloadWriter
 
-    topic, sizes = here.topic, {"segment_bytes_max": here.segment_size, "block_bytes": here.block_size}
+    topic, segment_bytes, block_bytes = here.topic, here.segment_size, here.block_size
     with opened_input(name) as opened:
         size = os.fstat(opened.fileno()).st_size if name != "-" else None
         with (
             here.owner(root, create=not here.append) as store,
             meter(f"offload {topic}", size, as_json=here.as_json) as progress,
-            OffloadWriter(store, topic, **sizes) as writer,
+            OffloadWriter(store, topic, segment_bytes_max=segment_bytes, block_bytes=block_bytes) as writer,
         ):
             if not here.resume:
                 _check_last(writer.last_entry(ledger), f"ledger {ledger} of topic {topic!r}", append=here.append)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -13,8 +13,7 @@ from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.config import KIB
 from chunkstore.errors import StorageUnavailable
 from chunkstore.pulsar.contexts import Stored
-from chunkstore.pulsar.ledgers import LedgerSource, SourceLedger
-from chunkstore.pulsar.read_handle import ReadHandle
+from chunkstore.pulsar.ledgers import MemorySource
 from chunkstore.pulsar.reader import LedgerReader
 from chunkstore.pulsar.streaming import StreamingPolicy
 from tests.support.clock import StoppedClock
@@ -29,47 +28,18 @@ def entry_of(ledger: int, entry: int, size: int = 100) -> Entry:
     return Entry(ledger, entry, b"%d:%d," % (ledger, entry) * (size // 4 + 1))
 
 
+def source_of(counts: dict[int, int], size: int = 1000, **more: Any) -> MemorySource:
+    """Ledgers in memory with so many entries as ``entry_of`` makes."""
+    made = {
+        ledger: [entry_of(ledger, entry, size).payload for entry in range(count)] for ledger, count in counts.items()
+    }
+    return MemorySource(made, **more)
+
+
 def stored_entries(store: Stored, topic: str = TOPIC) -> list[Entry]:
     """All entries of a topic, each as often as it is stored."""
     reader = LedgerReader(store)
     return [entry for item in reader.ledgers(topic) for entry in reader.read(topic, item.ledger)]
-
-
-class ListedLedger(ReadHandle):
-    """A ledger in memory; counts its reads."""
-
-    def __init__(self, entries: Sequence[Entry], *, closed: bool = True) -> None:
-        self.ledger = entries[0].ledger
-        self.entries = entries
-        self.last_add_confirmed = entries[-1].entry
-        self.length = None
-        self.closed = closed
-        self.reads = 0
-        self.is_open = True
-
-    def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
-        self.reads += 1
-        stop = self.last_add_confirmed if last is None else last
-        return iter([entry for entry in self.entries if first <= entry.entry <= stop])
-
-    def close(self) -> None:
-        self.is_open = False
-
-
-class ListedSource(LedgerSource):
-    """Ledgers in memory."""
-
-    def __init__(self, *ledgers: ListedLedger) -> None:
-        self.found = {item.ledger: item for item in ledgers}
-
-    def ledgers(self) -> list[SourceLedger]:
-        return [SourceLedger(ledger, 0, 0, None) for ledger in sorted(self.found)]
-
-    def open(self, ledger: int) -> ListedLedger:
-        return self.found[ledger]
-
-    def delete(self, ledger: int) -> None:
-        del self.found[ledger]
 
 
 class Gate:

@@ -1,9 +1,6 @@
-"""What a genuine broker offloaded, message by message: exactly what a consumer got, one by one and as Arrow batches."""
+"""What a genuine broker offloaded, message by message; that it is what consumers got ``test_bucket_reading`` shows."""
 
 from __future__ import annotations
-
-import hashlib
-from typing import Any
 
 import pytest
 
@@ -14,42 +11,6 @@ from tests.support.pulsar_broker import TOPICS, entries_of_topic, seen_by_consum
 from tests.support.pulsar_messages import arrow_rows
 
 
-def as_seen(row: Message) -> dict[str, Any]:
-    """The row with the columns of the consumer's."""
-    found: dict[str, Any] = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in row._asdict().items()
-    }
-    value = found.pop("payload")
-    found["payload_len"] = None if value is None else len(value)
-    found["payload_sha256"] = None if value is None else hashlib.sha256(value).hexdigest()
-    return found
-
-
-def check(rows: list[Message], seen: list[dict[str, Any]]) -> None:
-    sealed = {(row["ledger"], row["entry"]) for row in seen if row["encryption_keys"]}
-    plain = [row for row in rows if (row.ledger, row.entry) not in sealed]
-    expected = [row for row in seen if not row["encryption_keys"]]
-    assert len(plain) == len(expected)
-    for row, want in zip(plain, expected, strict=True):
-        found = as_seen(row)
-        assert found["first_chunk"] == want.get("first_chunk")
-        assert {name: found[name] for name in want if name != "payload_text"} == {
-            name: value for name, value in want.items() if name != "payload_text"
-        }
-        assert not (row.raw or row.encrypted or row.damaged)
-
-
-@pytest.mark.parametrize("topic", TOPICS)
-@pytest.mark.parametrize("transactions", ["committed", "all"])
-def test_messages_are_those_of_a_consumer(topic: str, transactions: Any) -> None:
-    rows = list(iter_messages(entries_of_topic(topic), transactions=transactions))
-    if transactions == "all":
-        states = {row.txn_state for row in rows}
-        assert states == ({None, "committed", "aborted"} if topic == "indexed/txn" else {None})
-        rows = [row for row in rows if row.txn_state != "aborted"]
-    check(rows, seen_by_consumer(topic))
-
-
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("width_min", [0, 1 << 30])
 def test_arrow_has_the_same_rows(topic: str, width_min: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +18,8 @@ def test_arrow_has_the_same_rows(topic: str, width_min: int, monkeypatch: pytest
     entries = entries_of_topic(topic)
     expected = list(iter_messages(entries, transactions="all"))
     assert arrow_rows(message_batches(entries, transactions="all")) == expected
+    states = {row.txn_state for row in expected}
+    assert states == ({None, "committed", "aborted"} if topic == "indexed/txn" else {None})
     kept = [row for row in expected if row.txn_state != "aborted"]
     assert arrow_rows(message_batches(entries)) == kept
     for name in Message._fields:

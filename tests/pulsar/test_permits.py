@@ -10,9 +10,10 @@ import pytest
 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.errors import Closed, InvalidArgument
+from chunkstore.pulsar import MemorySource
 from chunkstore.pulsar import permits as permits_module
 from chunkstore.pulsar.permits import FlowPermits, OffloadReadHandle
-from tests.pulsar.support_streaming import DrivenScheduler, ListedLedger, entry_of
+from tests.pulsar.support_streaming import DrivenScheduler
 from tests.support.clock import stopped_clock
 
 READ_BYTES = 100 * 1000
@@ -31,8 +32,8 @@ class Reader:
     """Reads 100 entries of 1000 bytes again and again; how many reads ended, and when they began."""
 
     def __init__(self, permits: FlowPermits, ledger: int, log: list[int]) -> None:
-        entries = [Entry(ledger, entry, bytes(1000)) for entry in range(100)]
-        self.handle = OffloadReadHandle.create(ListedLedger(entries), permits)
+        source = MemorySource({ledger: [bytes(1000)] * 100})
+        self.handle = OffloadReadHandle.create(source.open(ledger), permits)
         self.log = log
 
     def go_on(self, _future: Any = None) -> None:
@@ -83,16 +84,19 @@ def test_permits_change_at_once_for_reads_that_wait(scheduler: DrivenScheduler) 
 
 def test_closing_cancels_what_waits_and_nothing_else(scheduler: DrivenScheduler) -> None:
     permits = FlowPermits(RATE)
-    inner = ListedLedger([Entry(1, 0, bytes(READ_BYTES))])
+    source = MemorySource({1: [bytes(READ_BYTES)], 2: [b"other"]})
+    inner = source.open(1)
     closed = OffloadReadHandle.create(inner, permits)
-    other = OffloadReadHandle.create(ListedLedger([entry_of(2, 0)]), permits)
+    other = OffloadReadHandle.create(source.open(2), permits)
     first, second, third = closed.read_async(0, 0), closed.read_async(0, 0), other.read_async(0, 0)
     scheduler.run_until(1000.0)
     closed.close()
     closed.close()
-    assert (first.done(), second.cancelled(), inner.is_open) == (True, True, False)
+    assert (first.done(), second.cancelled()) == (True, True)
+    with pytest.raises(Closed):
+        inner.read(0, 0)
     scheduler.run_until(1001.0)
-    assert third.result() == [entry_of(2, 0)]
-    for call in (closed.read, closed.read_async, partial(next, closed.iter_entries())):
+    assert third.result() == [Entry(2, 0, b"other")]
+    for call in (partial(closed.read, 0, 0), partial(closed.read_async, 0, 0), closed.iter_entries):
         with pytest.raises(Closed):
-            call(0, 0) if not isinstance(call, partial) else call()
+            call()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
-from struct import pack, pack_into, unpack_from
+from struct import pack
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from chunkstore.codec.pulsar.frames import PIP17, BlockHeader, DataSource, Entry, padding
 from chunkstore.codec.pulsar.offload_metadata import encode_metadata
@@ -179,39 +176,3 @@ def test_the_other_formats_index() -> None:
             list(iter_entries(SegmentReader(source_of(data), read_index(V2.index_bytes)), 7))
     with pytest.raises(Damaged, match="it is an index of PIP-17"):
         read_index(GOOD.index_bytes)
-
-
-def a_byte(copy: bytearray, at: int, data: st.DataObject) -> None:
-    copy[at] = data.draw(st.integers(0, 255))
-
-
-def a_length(copy: bytearray, at: int, data: st.DataObject) -> None:
-    pack_into(">i", copy, at, data.draw(st.sampled_from([-1, 0, 1, 4096, -0x4245435, 0x7FFFFFFF, -0x80000000])))
-
-
-def an_id(copy: bytearray, at: int, data: st.DataObject) -> None:
-    pack_into(">q", copy, at, data.draw(st.sampled_from([-1, 0, 1, 128, (1 << 63) - 1])))
-
-
-def a_copy(copy: bytearray, at: int, data: st.DataObject) -> None:
-    source = data.draw(st.integers(0, len(copy) - 64))
-    piece = copy[source : source + 64]
-    copy[at : at + 64] = piece[: len(copy) - at]
-
-
-@given(st.data())
-def test_mutations_are_refused_or_harmless(data: st.DataObject) -> None:
-    """Whatever bytes of either object change: ``Damaged`` inside it, or entries with the ids 0 to n."""
-    pair = data.draw(st.sampled_from([GOOD, PADDED]))
-    copies = {"data": bytearray(pair.data), "index": bytearray(pair.index_bytes)}
-    for _ in range(data.draw(st.integers(1, 3))):
-        copy = copies[data.draw(st.sampled_from(["data", "data", "index"]))]
-        kinds: list[Callable[[bytearray, int, st.DataObject], None]] = [a_byte, a_length, an_id, a_copy]
-        data.draw(st.sampled_from(kinds))(copy, data.draw(st.integers(0, len(copy) - 9)), data)
-    try:
-        found = read_all(Pair(bytes(copies["data"]), bytes(copies["index"])))
-    except Damaged as error:
-        assert 0 <= error.position <= max(map(len, copies.values()))
-    else:
-        assert [entry.entry for entry in found] == list(range(len(found)))
-        assert unpack_from(">I", copies["data"]) == (PIP17.magic,)

@@ -6,7 +6,6 @@ import tempfile
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from typing import TypeVar
 
 import pyarrow as pa
@@ -72,25 +71,6 @@ def test_ranges(sizes: list[int], block_max: int, data: st.DataObject) -> None:
     expected = pair.entries()[first : None if last is None else last + 1]
     assert list(iter_entries(pair.reader(4096), -1, first, last)) == expected
     assert rows(pair.reader(4096), first, last) == expected
-
-
-@given(
-    sizes=st.lists(SIZES, min_size=1, max_size=60),
-    block_max=BLOCK_SIZES,
-    kind=st.sampled_from([pa.binary(), pa.large_binary()]),
-    data=st.data(),
-)
-def test_arrow_writes_the_same_bytes(sizes: list[int], block_max: int, kind: pa.DataType, data: st.DataObject) -> None:
-    """However the arrays are cut."""
-    payloads = payloads_of(sizes)
-    expected = encode_ledger(payloads, block_bytes_max=block_max)
-    array = pa.array([b"unseen", *payloads], kind)[1:]
-    sink = Sink()
-    encoder = LedgerEncoder(sink, METADATA, block_bytes_max=block_max)
-    for begin, end in pairwise(sorted({0, len(sizes), *data.draw(st.lists(st.integers(0, len(sizes)), max_size=3))})):
-        append_batch(encoder, begin, array[begin:end])
-    assert encoder.finish() == expected.index_bytes
-    assert sink.data == expected.data
 
 
 def encoder_of(**options: int) -> tuple[LedgerEncoder, Sink]:

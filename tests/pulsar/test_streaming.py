@@ -1,8 +1,9 @@
-"""Streaming offload: the contract of a handle, its buffer, its ends, and what is left after crashes."""
+"""Streaming offload: the contract of a handle, its buffer, its ends, what is left after crashes, and segment after segment."""
 
 from __future__ import annotations
 
 import uuid
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import Conflict, DeadlineExceeded, InvalidArgument
 from chunkstore.pulsar.contexts import iter_contexts
-from chunkstore.pulsar.ledgers import Position
+from chunkstore.pulsar.ledgers import MemorySource, Position
 from chunkstore.pulsar.streaming import (
     OfferResult,
     OffloadException,
@@ -24,7 +25,8 @@ from chunkstore.pulsar.streaming import (
     StreamingPolicy,
     streaming_offload,
 )
-from tests.pulsar.support_streaming import SMALL, TOPIC, WAIT_S, Gate, entry_of, stored_entries
+from chunkstore.pulsar.streaming_offloader import StreamingOffloader, stream_directory
+from tests.pulsar.support_streaming import SMALL, TOPIC, WAIT_S, Gate, entry_of, source_of, stored_entries
 from tests.support.clock import stopped_clock
 from tests.support.data import problems
 from tests.support.worlds import World, world
@@ -276,3 +278,50 @@ def test_any_offers_equal_a_model(steps: list[Any]) -> None:
         handle.suspend(WAIT_S)
         if taken:
             assert [(found.ledger, found.entry) for found in stored_entries(store)] == taken
+
+
+# Segment after segment
+
+
+def entries_of(source: MemorySource) -> list[Entry]:
+    return [Entry(key, entry, data) for key, row in sorted(source.entries.items()) for entry, data in enumerate(row)]
+
+
+def test_every_entry_gets_in_once_over_many_segments_and_full_buffers(world: World) -> None:
+    source = source_of({1: 1500, 4: 700, 5: 1})
+    with world.open() as store:
+        results = stream_directory(store, TOPIC, source, policy=SMALL, close=True)
+        assert len(results) > 2
+        for one, other in pairwise(results):
+            assert other[1:3] == (one.end_ledger_id, one.end_entry_id + 1)
+        assert results[-1][3:] == (5, 0)
+        assert stored_entries(store) == entries_of(source)
+        assert stream_directory(store, TOPIC, source, policy=SMALL, close=True) == []
+        assert not problems(store.check("deep"))
+
+
+def test_without_close_everything_is_stored_and_the_next_call_goes_on(world: World) -> None:
+    source = source_of({1: 10}, closed_ms={1: None})
+    with world.open() as store:
+        assert stream_directory(store, TOPIC, source, policy=SMALL) == []
+        assert stored_entries(store) == entries_of(source)
+        assert iter_contexts(store, TOPIC)[0].status == "Assigned"
+    source = source_of({1: 20, 2: 3})
+    with world.open() as store:
+        [result] = stream_directory(store, TOPIC, source, policy=SMALL, close=True)
+        assert result[1:] == (1, 0, 2, 2)
+        assert stored_entries(store) == entries_of(source)
+
+
+def test_back_to_ledger_based_the_segment_ends_with_its_ledger(world: World) -> None:
+    source = source_of({1: 10, 2: 10})
+    with world.open() as store:
+        offloader = StreamingOffloader(store, TOPIC, source, policy=SMALL)
+        for ledger, last in ((1, None), (2, 4), (2, None)):
+            offloader.feed(ledger, last)
+        result = offloader.offload_now()
+        assert result is not None
+        assert result[1:] == (1, 0, 2, 9)
+        [context] = iter_contexts(store, TOPIC)
+        assert (context.status, context.end) == ("Offloaded", Position(2, 9))
+        offloader.close()
