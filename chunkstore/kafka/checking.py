@@ -14,7 +14,6 @@ from typing import Any
 
 from chunkstore.codec.kafka import indexes as codec
 from chunkstore.codec.kafka.batches import Batch, LogSummary, ReadOptions, iter_batches
-from chunkstore.codec.kafka.checkpoints import read_leader_epochs
 from chunkstore.codec.kafka.records import Transactions, scan_transactions
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument, Unsupported
@@ -137,8 +136,7 @@ class _Check:
                 producers = (each[::7] for each in codec.read_producer_snapshot(data, object=name))
                 self._compare(name, "open", [each for each in producers if each[1] >= 0], [*ended.open.items()])
         with self._finding("epochs"):
-            if data := index(segment, "leaderEpoch"):
-                read_leader_epochs(data, object=f"{segment.name} leaderEpoch")
+            self._source.leader_epochs(segment)
 
     def _compare(self, name: str, what: str, stored: list[Any], made: list[Any]) -> None:
         """Transactions (producer, first offset, ...), but for producers with one that began before the segments that were read."""

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 from chunkstore.codec.kafka.batches import OFFSET_MAX
 from chunkstore.codec.kafka.remote_metadata import MetadataRecord, PartitionDeleteState, RecordKind, SegmentState
-from chunkstore.kafka.sources import Segment
+from chunkstore.errors import Conflict
+from chunkstore.kafka.sources import Segment, SegmentSource
 
-__all__ = ["Piece", "apply_records", "resolve"]
+__all__ = ["Piece", "apply_records", "resolve", "resolved"]
 
 _NEXT: Final = {0: (0, 1, 2), 1: (1, 2), 2: (2, 3), 3: (3,)}
 """States that may follow each one; a broker drops records that say otherwise."""
@@ -63,6 +64,14 @@ def resolve(segments: Sequence[Segment]) -> list[Piece]:
             pieces.append(Piece(segment, segment.start_offset, end))
             stop, epoch_max = segment.start_offset, segment.epochs[0].epoch if segment.epochs else epoch_max
     return pieces[::-1]
+
+
+def resolved(source: SegmentSource, segments: list[Segment], remedy: str) -> list[Piece]:
+    """The pieces of one partition's segments that count. Raises ``Conflict`` with ``remedy`` where they are of several topic ids."""
+    finished = source.finished(segments)
+    if len(ids := sorted({each.topic_id for each in finished})) > 1:
+        raise Conflict(f"topic {finished[0].topic}", expected="one topic id", found=ids, remedy=remedy)
+    return resolve(finished)
 
 
 def _newness(segment: Segment) -> tuple[int, int, int, str]:

@@ -19,7 +19,12 @@ from urllib.parse import quote
 
 from chunkstore.buckets import open_bucket
 from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions, iter_batches
-from chunkstore.codec.kafka.checkpoints import LeaderEpoch, read_offset_checkpoint, read_partition_metadata
+from chunkstore.codec.kafka.checkpoints import (
+    LeaderEpoch,
+    read_leader_epochs,
+    read_offset_checkpoint,
+    read_partition_metadata,
+)
 from chunkstore.codec.kafka.encryption import CHUNK_BYTES_MAX, ChunkDecoder, PrivateKey
 from chunkstore.codec.kafka.indexes import OffsetIndex
 from chunkstore.codec.kafka.manifest import MANIFEST_BYTES_MAX, Chunk, Manifest, read_manifest
@@ -103,6 +108,13 @@ class Listing:
     notes: list[str] = field(default_factory=list)
     log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
+    def partitions(self) -> dict[tuple[str, int], list[Segment]]:
+        """The segments of each topic and partition, which may be of several topic ids."""
+        found: dict[tuple[str, int], list[Segment]] = {}
+        for each in sorted(self.segments, key=lambda each: (each.topic, each.partition)):
+            found.setdefault((each.topic, each.partition), []).append(each)
+        return found
+
 
 class SegmentSource(ABC):
     """Segments in one place, ``url``. Every call raises what the bucket, or the container, raises. ``close`` releases it."""
@@ -132,6 +144,10 @@ class SegmentSource(ABC):
     @abstractmethod
     def index(self, segment: Segment, name: str) -> bytes | None:
         """One of ``INDEX_NAMES``; the producer snapshot is that *after* the segment. None: there is none. Raises as ``log``."""
+
+    def leader_epochs(self, segment: Segment) -> list[LeaderEpoch]:
+        """The rows of its index "leaderEpoch"; none where it is missing. Raises ``Damaged``, too."""
+        return read_leader_epochs(self.index(segment, "leaderEpoch") or b"0\n0\n", object=f"{segment.name} leaderEpoch")
 
     def position(self, segment: Segment, log: DataSource, offset: int) -> int:
         """Where a batch begins that is at or below ``offset``, as the index says, if that is right; else 0."""

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, cast
 
 from chunkstore.codec.kafka.batches import LogSummary, ReadOptions, iter_batches
-from chunkstore.codec.kafka.checkpoints import LeaderEpoch, read_leader_epochs
+from chunkstore.codec.kafka.checkpoints import LeaderEpoch
 from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.codec.kafka.records import Isolation, Record, Transactions, iter_records
 from chunkstore.codec.sources import DataSource
@@ -107,8 +107,7 @@ class TieredDirectory(LogDirectory):
         if not found.segments or found.segments[0].topic_id not in ("", uuid_text(partition.topic_id)):
             raise RemoteResourceNotFoundException(f"partition {partition} in {self.url}")
         first = found.segments[0]
-        epochs = read_leader_epochs(self.index(first, "leaderEpoch") or b"0\n0\n", object=f"{partition} leader epochs")
-        epochs = self._uncut(partition, epochs)
+        epochs = self._uncut(partition, self.leader_epochs(first))
         local = max(first.start_offset, found.log_starts.get(place, 0))
         lowest_of = partial(self._metadata.lowest_offset_for_epoch, partition)
         start = max(self._metadata.log_start(partition), min(local, find_log_start(epochs, local, lowest_of)))
@@ -125,9 +124,7 @@ class TieredDirectory(LogDirectory):
                     found = self._metadata.remote_log_segment_metadata(partition, epoch, offset)
                     if found is None:
                         continue
-                    data = self.index(segment := segment_of(found, None), "leaderEpoch") or b"0\n0\n"
-                    rows = read_leader_epochs(data, object=f"{segment.name} leader epochs")
-                    rows = [row for row in rows if row.epoch <= epoch]
+                    rows = [row for row in self.leader_epochs(segment_of(found, None)) if row.epoch <= epoch]
                     if rows and rows[0].start_offset < at and rows[-1].start_offset <= found.epoch_start(epoch):
                         epochs = [*rows, *epochs[1:]]
                         break
