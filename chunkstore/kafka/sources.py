@@ -244,7 +244,7 @@ class BucketSource(SegmentSource):
         found.segments.append(Segment(*place, *more, dense=True))
 
     def log(self, segment: Segment) -> AbstractContextManager[DataSource]:
-        manifest, decoder, _ = self._opened(segment.name)
+        manifest, decoder = self._opened(segment.name)
         read: Callable[[int, int], bytes] = partial(self.bucket.read, segment.name)
         if manifest.compression or manifest.data_key is not None:
             read = _Chunks(manifest, decoder, read).read
@@ -253,7 +253,7 @@ class BucketSource(SegmentSource):
         return nullcontext(DataSource(segment.name, manifest.chunks.log_bytes, read))
 
     def index(self, segment: Segment, name: str) -> bytes | None:
-        manifest, _, decoder = self._opened(segment.name)
+        manifest, decoder = self._opened(segment.name)
         key, place = f"{segment.name[:-4]}.indexes", manifest.indexes[name]
         if place is None:
             return None
@@ -264,22 +264,14 @@ class BucketSource(SegmentSource):
     def _manifest(self, name: str) -> Manifest:
         return read_manifest(self.bucket.read(name, 0, MANIFEST_BYTES_MAX + 1), object=name)
 
-    def _open(self, name: str) -> tuple[Manifest, ChunkDecoder, ChunkDecoder]:
-        """The manifest of the log ``name``, and what decodes log and indexes."""
+    def _open(self, name: str) -> tuple[Manifest, ChunkDecoder]:
+        """The manifest of the log ``name``, and what decodes its objects."""
         manifest = self._manifest(f"{name[:-4]}.rsm-manifest")
         size = manifest.chunks.chunk_bytes
         if (manifest.compression or manifest.data_key is not None) and not 1 * KIB <= size <= CHUNK_BYTES_MAX:
             text = f"{name}: chunks of {size} bytes; {KIB} to {CHUNK_BYTES_MAX} are read"
             raise Unsupported(text, feature="chunk size")
-        owner = (manifest.data_key or "").partition(":")[0]
-        for rings in [{owner: key} for key in self._keys] if manifest.data_key is not None else [{}]:
-            try:
-                log, indexes = (ChunkDecoder(manifest, rings, object=name[:-3] + kind) for kind in ("log", "indexes"))
-                return manifest, log, indexes
-            except Damaged:
-                continue
-        text = f"{name} is encrypted under {owner[:60]!r}: none of the {len(self._keys)} keys fits (--key FILE.pem)"
-        raise InvalidArgument(text, argument="keys")
+        return manifest, ChunkDecoder(manifest, self._keys, stem=name[:-4])
 
 
 class _Chunks:
