@@ -6,7 +6,7 @@ of it. Segments of other lineages are passed over. Leaves out: reading metadata,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from chunkstore.codec.kafka.batches import OFFSET_MAX
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 
 __all__ = [
-    "Expiry", "LogState", "Retention", "choose", "filtered_epochs", "find_copied_offset", "find_log_start", "within_lineage",
+    "Expiry", "LogState", "Retention", "choose", "filtered_epochs", "within_lineage",
 ]  # fmt: skip
 
 _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
@@ -59,24 +59,6 @@ def within_lineage(item: RemoteLogSegmentMetadata, end: int, lineage: Mapping[in
     if kept[1:] != epochs[at + 1 : at + len(kept)] or (at and kept[0][1] < epochs[at][1]):
         return False
     return item.end_offset < min(end, *(begin for _, begin in [*epochs[at + len(kept) :], (0, end)][:1]))
-
-
-def find_copied_offset(epochs: Iterable[tuple[int, int]], end: int, highest: Callable[[int], int | None]) -> tuple[int, int]:  # fmt: skip
-    """The last offset that is in the tier, and its epoch; (-1, -1): none. An unclean election may have cut what was copied.
-
-    ``epochs``: the log's, ascending; ``end``: the offset after its last; ``highest``: of an epoch in the tier.
-    """
-    stop = end
-    for epoch, begin in reversed([*epochs]):
-        if (found := highest(epoch)) is not None:
-            return min(stop - 1, found), epoch
-        stop = begin
-    return -1, -1
-
-
-def find_log_start(epochs: Iterable[tuple[int, int]], local_start: int, lowest: Callable[[int], int | None]) -> int:
-    """The first offset of the tier in the earliest of ``epochs`` that has one; without a tier that of the local log."""
-    return next((found for epoch, _ in epochs if (found := lowest(epoch)) is not None), local_start)
 
 
 def choose(
