@@ -17,7 +17,6 @@ from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from chunkstore.buckets import open_bucket
 from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions, iter_batches
 from chunkstore.codec.kafka.checkpoints import (
     LeaderEpoch,
@@ -37,7 +36,7 @@ from chunkstore.codec.kafka.names import (
     uuid_text,
 )
 from chunkstore.codec.kafka.remote_metadata import MetadataRecord, SegmentState
-from chunkstore.codec.sources import DataSource
+from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import AccessDenied, ChunkNotFound, Damaged, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore_bindings.bucket.port import Bucket, ObjectInfo
@@ -330,8 +329,7 @@ class LogDirectory(SegmentSource):
 
     def __init__(self, path: str) -> None:
         self._root = os.path.realpath(path)
-        self.bucket: Bucket = open_bucket("file://" + quote(os.fsencode(self._root)))
-        super().__init__(self.bucket.url, self.bucket.close)
+        super().__init__("file://" + quote(os.fsencode(self._root)), lambda: None)
 
     @staticmethod
     def is_at(path: str) -> bool:
@@ -344,47 +342,44 @@ class LogDirectory(SegmentSource):
         found = Listing()
         compacted = self.checkpoint("cleaner-offset-checkpoint")
         found.log_starts = self.checkpoint("log-start-offset-checkpoint")
-        items = self.bucket.list(f"{topic}-" if topic else "")
-        for folder, several in groupby(items, key=lambda item: item.key.partition("/")[0]):
-            place = parse_partition_folder(folder)
-            if place is None or place[0] == _RAFT_TOPIC:
-                continue
-            if topic in (None, place[0]) and partition in (None, place[1]):
-                self._add(found, folder, several, place not in compacted)
         for entry in self._scan(""):
             place = parse_partition_folder(entry.name)
-            if place is None and entry.name.endswith(("-stray", "-future", "-delete")):
-                found.notes.append(f"{entry.name}: no partition's folder any more, or not yet: it is left out")
-            elif (
-                place is not None and entry.is_symlink() and topic in (None, place[0]) and partition in (None, place[1])
-            ):
-                found.findings.append(Finding("metadata", entry.name, *place, 0, 0, "a symbolic link: it is not read"))
+            if place is None:
+                if entry.name.endswith(("-stray", "-future", "-delete")):
+                    found.notes.append(f"{entry.name}: no partition's folder any more, or not yet: it is left out")
+            elif place[0] != _RAFT_TOPIC and topic in (None, place[0]) and partition in (None, place[1]):
+                if entry.is_symlink():
+                    text = "a symbolic link: it is not read"
+                    found.findings.append(Finding("metadata", entry.name, *place, 0, 0, text))
+                elif entry.is_dir():
+                    self._add(found, entry.name, place, dense=place not in compacted)
         found.segments.sort()
         return found
 
-    def _add(self, found: Listing, folder: str, files: Iterator[ObjectInfo], dense: bool) -> None:
-        topic, _, number = folder.rpartition("-")
+    def _add(self, found: Listing, folder: str, place: tuple[str, int], *, dense: bool) -> None:
         topic_id, metadata = "", f"{folder}/partition.metadata"
-        sizes = {parse_segment_file(item.key[len(folder) + 1 :]): item.length for item in files}
+        logs: dict[int, os.DirEntry[str]] = {}
         for entry in self._scan(folder):
-            place = parse_segment_file(entry.name)
-            if place is not None and place[1] == "log" and not entry.is_file(follow_symlinks=False):
-                sizes[place] = -1
-                where = f"{folder}/{entry.name}", topic, int(number), place[0], 0
-                found.findings.append(Finding("metadata", *where, "no regular file: it is not read"))
-        starts = sorted(place[0] for place in sizes if place is not None and place[1] == "log")
+            file = parse_segment_file(entry.name)
+            if file is not None and file[1] == "log":
+                logs[file[0]] = entry
         try:
             data = self._small(metadata)  # old brokers have none
             topic_id = "" if data is None else uuid_text(read_partition_metadata(data, object=metadata))
         except Damaged as error:
-            found.findings.append(Finding("metadata", metadata, topic, int(number), 0, error.position, error.message))
-        for base, after in zip(starts, [*starts[1:], OFFSET_MAX], strict=False):  # a new partition has no log yet
-            name, size = f"{folder}/{segment_file(base, 'log')}", sizes[base, "log"]
-            if size < 0:
+            found.findings.append(Finding("metadata", metadata, *place, 0, error.position, error.message))
+        for (base, entry), after in zip(
+            logs.items(), [*[*logs][1:], OFFSET_MAX], strict=False
+        ):  # a new one has no log yet
+            name = f"{folder}/{entry.name}"
+            if not entry.is_file(follow_symlinks=False):
+                found.findings.append(Finding("metadata", name, *place, base, 0, "no regular file: it is not read"))
                 continue
-            segment = Segment(topic, topic_id, int(number), base, after - 1, "", "ROLLED", size, (), name, dense)
             try:
-                found.segments.append(segment if base != starts[-1] else self._active(segment, found))
+                with translated(name):
+                    size = entry.stat(follow_symlinks=False).st_size
+                segment = Segment(place[0], topic_id, place[1], base, after - 1, "", "ROLLED", size, (), name, dense)
+                found.segments.append(segment if after < OFFSET_MAX else self._active(segment, found))
             except ChunkNotFound:
                 found.notes.append(f"{name} was deleted during the read")
 
@@ -447,12 +442,15 @@ class LogDirectory(SegmentSource):
         rows = read_offset_checkpoint(self._small(name) or b"0\n0\n", object=name)
         return {(row.topic, row.partition): row.offset for row in rows}
 
+    def size_of(self, segment: Segment) -> int:
+        """The bytes that its log has now. Raises ``ChunkNotFound``."""
+        with translated(segment.name):
+            return os.stat(os.path.join(self._root, segment.name), follow_symlinks=False).st_size
+
     def _small(self, key: str) -> bytes | None:
         """A file that is no log; None: it is missing."""
-        try:
-            size = self.bucket.head(key).length
-            if size > SMALL_FILE_BYTES_MAX:
-                raise Damaged(f"{size} bytes; at most {SMALL_FILE_BYTES_MAX} are read", object=key)
-            return self.bucket.read(key, 0, size)
-        except ChunkNotFound:
-            return None
+        with suppress(ChunkNotFound), opened_file(os.path.join(self._root, key), key) as file:
+            if file.length > SMALL_FILE_BYTES_MAX:
+                raise Damaged(f"{file.length} bytes; at most {SMALL_FILE_BYTES_MAX} are read", object=key)
+            return bytes(read_exactly(file, 0, file.length))
+        return None

@@ -95,7 +95,7 @@ def opened_segment(
     with source.log(segment) as log:
         files = {name: source.index(segment, name) for name in SEGMENT_FILES}
         source.require_neighbour(segment, log)
-        if source.bucket.head(segment.name).length != segment.bytes:
+        if source.size_of(segment) != segment.bytes:
             raise ChunkNotFound(segment.name)  # compaction has put other files there
         yield described(identity, planned, log, files, broker_id)
 
