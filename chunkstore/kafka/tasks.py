@@ -22,7 +22,7 @@ from chunkstore.kafka import model
 from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.lookups import RemoteLogMetadataReader
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, check_int, require
-from chunkstore.kafka.retention import Expiry, LogState, Retention, choose, filtered_epochs
+from chunkstore.kafka.retention import Expiry, LogState, RemoteLogManagerConfig, choose, filtered_epochs
 from chunkstore.kafka.sources import LogDirectory
 from chunkstore.kafka.storage import RemoteStorageReader
 from chunkstore.kafka.tier import Planned, opened_segment, plan
@@ -35,24 +35,7 @@ _STARTED, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
 _MARKED, _BEGUN, _ENDED = model.RemotePartitionDeleteState
 _Several = Collection[TopicIdPartition]
 _CLOSE_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteLogManagerConfig:
-    """Retention in bytes and milliseconds, as Kafka's; -1: none. Pauses in seconds. Raises ``InvalidArgument``."""
-
-    broker_id: int = 0
-    retention_bytes: int = -1
-    retention_ms: int = -1
-    interval_s: float = 30.0
-    backoff_s: float = 0.5
-    backoff_max_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        for name in ("retention_bytes", "retention_ms"):
-            check_int(getattr(self, name), name, model.OFFSET_MAX, -1)
-        require(0 < self.backoff_s <= self.backoff_max_s, "backoff_s", "more than 0, at most backoff_max_s")
-        require(self.interval_s > 0, "interval_s", "more than 0")
+_DEFAULTS: Final = RemoteLogManagerConfig()
 
 
 @dataclass(slots=True)
@@ -76,9 +59,7 @@ class RemoteLogManager:
     deleted meanwhile), ``Damaged``, ``Unsupported``, and what the managers raise. Retry: safe. What a pass did is durable.
     """
 
-    def __init__(
-        self, log_dir: str, metadata: Any, storage: Any, config: RemoteLogManagerConfig = RemoteLogManagerConfig()
-    ) -> None:
+    def __init__(self, log_dir: str, metadata: Any, storage: Any, config: RemoteLogManagerConfig = _DEFAULTS) -> None:
         self._source = TieredDirectory(log_dir, metadata, storage)
         self._metadata, self._storage, self._config = metadata, storage, config
         self._tasks: dict[TopicIdPartition, _Task] = {}
@@ -254,10 +235,9 @@ class RemoteLogManager:
     def _expiry(self, log: Log, items: Collection[RemoteLogSegmentMetadata], *, fenced: bool) -> Expiry:
         copied = self._source.copied_to(log)
         local_bytes = sum(each.bytes for each in log.segments if each.end_offset >= copied)
-        retention = Retention(self._config.retention_bytes, self._config.retention_ms)
         start = self._metadata.log_start(log.partition)
         state = LogState(filtered_epochs(log.epochs, start), start, log.end, local_bytes)
-        return choose(items, state, retention, runtime.now_ms(), frozenset(self._copying), fenced=fenced)
+        return choose(items, state, self._config, runtime.now_ms(), frozenset(self._copying), fenced=fenced)
 
     def _copy(self, task: _Task, partition: TopicIdPartition, planned: Planned) -> None:
         identity = RemoteLogSegmentId(partition, runtime.token(16))
