@@ -21,11 +21,10 @@ from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.kafka import folders, model
 from chunkstore.kafka import tier as copies
 from chunkstore.kafka.bucket import KafkaBucket
-from chunkstore.kafka.lineage import Piece, resolve
+from chunkstore.kafka.lineage import Piece, resolve, transactions_of
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.sources import LogDirectory, SegmentSource, translated
 from chunkstore.kafka.storage import RemoteStorageManager
-from chunkstore.kafka.transactions import transactions_of
 
 __all__ = ["Attached", "attach"]
 

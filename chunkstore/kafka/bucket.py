@@ -21,11 +21,10 @@ from chunkstore.config import MIB
 from chunkstore.errors import Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.kafka.checking import check_partition
 from chunkstore.kafka.container import open_container
-from chunkstore.kafka.lineage import Piece, apply_records, resolve, resolved
+from chunkstore.kafka.lineage import Piece, apply_records, resolve, resolved, transactions_of
 from chunkstore.kafka.model import require
 from chunkstore.kafka.orphans import Orphan, find_orphans
 from chunkstore.kafka.sources import BucketSource, Finding, Listing, LogDirectory, Segment, SegmentSource
-from chunkstore.kafka.transactions import transactions_of
 from chunkstore.registry import Root, root_url
 
 if TYPE_CHECKING:

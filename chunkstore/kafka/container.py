@@ -18,7 +18,7 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import AccessDenied, Damaged
 from chunkstore.following import open_replica
 from chunkstore.kafka import rows
-from chunkstore.kafka.lookups import RemoteLogMetadataReader
+from chunkstore.kafka.metadata import RemoteLogMetadataReader
 from chunkstore.kafka.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

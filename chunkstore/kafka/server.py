@@ -140,7 +140,8 @@ class KafkaServer:
             if not hmac.compare_digest(peer.receive(len(expected), limit_s=_AUTHENTICATION_S), expected):
                 return peer.send(wire.answer_head(0, Status.DENIED) + wire.encode_text("the token is another one"))
             while True:
-                self._answer(peer, wire.decode_request(peer.receive(limit_s=inf)))
+                peer.rest()
+                self._answer(peer, wire.decode_request(peer.receive()))
         except (OSError, errors.Damaged):
             pass  # it is gone, stalls, or is no client
         finally:
@@ -243,30 +244,32 @@ class _Peer:
             socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
             socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
 
-    def receive(self, most: int = wire.BODY_BYTES_MAX, *, limit_s: float | None = None) -> bytes:
-        """The body of the next frame, within ``stall_s``, or less; infinite ``limit_s``: it may begin at any time. Raises ``OSError``."""
-        rests = limit_s == inf
-        deadline = Deadline(min(self._stall_s, limit_s or inf))
-        if rests:
-            self.idle_since_s = runtime.monotonic_s()
-        head = self._read(wire.FRAME.size, None if rests else deadline)
+    def rest(self) -> None:
+        """Wait until the next frame begins, or the connection ends. Raises ``OSError``."""
+        self.socket.settimeout(None)
+        self.idle_since_s = runtime.monotonic_s()
+        self.socket.recv(1, sockets.MSG_PEEK)
         self.idle_since_s = inf
+
+    def receive(self, most: int = wire.BODY_BYTES_MAX, *, limit_s: float = inf) -> bytes:
+        """The body of a frame, within ``stall_s`` and ``limit_s``. Raises ``OSError``."""
+        deadline = Deadline(min(self._stall_s, limit_s))
+        head = self._read(wire.FRAME.size, deadline)
         try:
-            body = self._read(wire.checked_length(head, most), Deadline(self._stall_s) if rests else deadline)
-            return wire.checked_body(head, body)
+            return wire.checked_body(head, self._read(wire.checked_length(head, most), deadline))
         except errors.Damaged as error:
             raise ConnectionError from error
 
-    def _read(self, count: int, deadline: Deadline | None) -> bytes:
+    def _read(self, count: int, deadline: Deadline) -> bytes:
         data, at = bytearray(count), 0
         while at < count:
-            if self._closing.is_set() or (deadline is not None and not deadline.left_s()):
+            if self._closing.is_set() or not deadline.left_s():
                 raise TimeoutError
-            self.socket.settimeout(None if deadline is None else max(0.001, deadline.left_s()))
+            self.socket.settimeout(max(0.001, deadline.left_s()))
             taken = self.socket.recv_into(memoryview(data)[at:])
             if not taken:
                 raise ConnectionResetError
-            at, deadline = at + taken, deadline or Deadline(self._stall_s)
+            at += taken
         return bytes(data)
 
     def send(self, body: bytes) -> None:

@@ -20,14 +20,14 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, InvalidArgument, SegmentNotFound
 from chunkstore.kafka import model
 from chunkstore.kafka.container import ContainerSource
-from chunkstore.kafka.lookups import RemoteLogMetadataReader
+from chunkstore.kafka.lineage import first_open
+from chunkstore.kafka.metadata import RemoteLogMetadataReader
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, check_int, require
 from chunkstore.kafka.retention import Expiry, LogState, RemoteLogManagerConfig, choose, filtered_epochs
 from chunkstore.kafka.sources import LogDirectory
 from chunkstore.kafka.storage import RemoteStorageReader
 from chunkstore.kafka.tier import Planned, opened_segment, plan
 from chunkstore.kafka.tiered import Fetched, Log, Reason, TieredDirectory, explain_tier
-from chunkstore.kafka.transactions import first_open
 
 __all__ = ["RemoteLogManager", "RemoteLogManagerConfig", "why"]
 

@@ -26,13 +26,12 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument, Unsupported
 from chunkstore.kafka import folders, model
 from chunkstore.kafka.container import ContainerSource
-from chunkstore.kafka.lineage import Piece, resolved
+from chunkstore.kafka.lineage import Piece, first_open, resolved
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from chunkstore.kafka.retention import filtered_epochs
 from chunkstore.kafka.sources import INDEX_FILES, LogDirectory, Segment
 from chunkstore.kafka.storage import LogSegmentData, RemoteStorageManager
-from chunkstore.kafka.transactions import first_open
 
 __all__ = ["Planned", "Restored", "Tiered", "opened_segment", "plan", "restore", "tier"]
 

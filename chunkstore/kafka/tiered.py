@@ -21,11 +21,10 @@ from chunkstore.codec.sources import DataSource
 from chunkstore.errors import ChunkNotFound, Damaged, Unsupported
 from chunkstore.kafka import model
 from chunkstore.kafka.container import identity_of, segment_of
-from chunkstore.kafka.lineage import Piece
+from chunkstore.kafka.lineage import Piece, first_open, open_after, transactions_of
 from chunkstore.kafka.model import RemoteLogSegmentMetadata, RemoteResourceNotFoundException, TopicIdPartition
 from chunkstore.kafka.retention import Expiry, filtered_epochs, within_lineage
 from chunkstore.kafka.sources import LogDirectory, Segment
-from chunkstore.kafka.transactions import first_open, open_after, transactions_of
 
 __all__ = ["Fetched", "Log", "Reason", "TieredDirectory", "explain_tier"]
 
