@@ -58,8 +58,10 @@ class _Check:
                 "time": self._rows(codec.TimeIndex, "timestamp"),
             }
             with self._source.log(segment) as log:
-                options = ReadOptions(floor=segment.start_offset, dense=segment.dense, window_bytes=4 * MIB)
-                ended = scan_transactions(self._compared(iter_batches(log, options, summary), indexes), going)
+                options = ReadOptions(
+                    floor=segment.start_offset, dense=segment.dense, window_bytes=4 * MIB, summary=summary
+                )
+                ended = scan_transactions(self._compared(iter_batches(log, options), indexes), going)
             self._derived(ended)
             self._ends(summary)
             going.clear()
@@ -129,7 +131,7 @@ class _Check:
             entries = codec.read_transaction_index(data or b"", object=name)
             stored = [each[:3] for each in entries if each.last_offset <= segment.end_offset]  # an active one goes on
             if data is not None or index(segment, "offset") is not None:
-                self._compare(name, "aborted", stored, [*ended.aborted])
+                self._compare(name, "aborted", stored, [each[:3] for each in ended.aborted])
         name = f"{segment.name} producerSnapshot"
         with self._finding("index"):
             if data := index(segment, "producerSnapshot"):

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from chunkstore.codec.kafka.batches import OFFSET_MAX, Batch, ReadOptions, iter_batches
-from chunkstore.codec.kafka.indexes import read_producer_snapshot, read_transaction_index
-from chunkstore.codec.kafka.records import AbortedTransaction, Transactions, scan_transactions
+from chunkstore.codec.kafka.indexes import AbortedTransaction, read_producer_snapshot, read_transaction_index
+from chunkstore.codec.kafka.records import Transactions, scan_transactions
 from chunkstore.codec.kafka.remote_metadata import MetadataRecord, PartitionDeleteState, RecordKind, SegmentState
 from chunkstore.errors import Conflict, Damaged
 from chunkstore.kafka.sources import Segment, SegmentSource
@@ -154,7 +154,7 @@ def _aborted(source: SegmentSource, piece: Piece) -> list[AbortedTransaction] | 
         return None
     last = piece.stop - 1  # what ``attach`` aborted ends after the segment
     held = [entry for entry in entries if piece.stop > piece.segment.end_offset or entry.last_offset <= last]
-    return [AbortedTransaction(*entry[:2], min(entry.last_offset, last)) for entry in held]
+    return [entry._replace(last_offset=min(entry.last_offset, last)) for entry in held]
 
 
 def _batches(source: SegmentSource, pieces: Sequence[Piece]) -> Iterator[Batch]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions, iter_batches
+from chunkstore.codec.kafka.batches import OFFSET_MAX, ReadOptions, iter_batches, validate
 from chunkstore.codec.kafka.checkpoints import (
     LeaderEpoch,
     read_leader_epochs,
@@ -391,12 +390,12 @@ class LogDirectory(SegmentSource):
 
     def _active(self, segment: Segment, found: Listing) -> Segment:
         """The segment up to where its batches end now."""
-        segment, summary = segment._replace(state="ACTIVE"), LogSummary()
+        segment = segment._replace(state="ACTIVE")
         try:
             with self.log(segment) as log:
                 position = self.position(segment, log, OFFSET_MAX)
                 options = ReadOptions(position, segment.start_offset, OFFSET_MAX, unfinished=True)
-                deque(iter_batches(log, options, summary), 0)
+                summary = validate(log, options)
         except (Damaged, Unsupported, InvalidArgument) as error:
             found.notes.append(error.message)
             return segment
@@ -426,11 +425,10 @@ class LogDirectory(SegmentSource):
         Compaction may also have emptied its end: the folder then has the same two logs, and none that takes its place.
         """
         begin, end = segment.start_offset, segment.end_offset + 1
-        summary = LogSummary()
+        reached = -1
         with suppress(Damaged, Unsupported):
-            options = ReadOptions(self.position(segment, log, end), begin, OFFSET_MAX)
-            deque(iter_batches(log, options, summary), 0)
-        if summary.end_offset != end:
+            reached = validate(log, ReadOptions(self.position(segment, log, end), begin, OFFSET_MAX)).end_offset
+        if reached != end:
             names = [each.name for each in self._scan(segment.name.partition("/")[0])]
             logs = [each for each in names if each[20:] in (".log", ".log.swap", ".log.cleaned")]
             near = [each for each in logs if segment_file(begin, "log") <= each[:24] <= segment_file(end, "log")]

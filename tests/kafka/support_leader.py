@@ -11,7 +11,6 @@ import chunkstore
 from chunkstore.codec.kafka.batches import Batch, iter_batches
 from chunkstore.codec.kafka.checkpoints import LeaderEpoch, TopicOffset, write_checkpoint, write_partition_metadata
 from chunkstore.codec.kafka.indexes import (
-    AbortedTransaction,
     OffsetIndex,
     ProducerEntry,
     TimeIndex,
@@ -38,7 +37,7 @@ def _indexes(made: list[Batch], start: int, ended: Transactions) -> dict[str, by
     """The index files of a segment, by suffix."""
     rows = [(each.last_offset - start, each.position) for each in made if each.position]
     newest = max(made, key=lambda each: each.max_timestamp, default=None)
-    aborted = [AbortedTransaction(*each, each.last_offset + 1) for each in ended.aborted]
+    aborted = [each._replace(last_stable_offset=each.last_offset + 1) for each in ended.aborted]
     return {
         "index": b"".join(OffsetIndex.row.pack(*row) for row in rows),
         "timeindex": b"" if newest is None else TimeIndex.row.pack(newest.max_timestamp, newest.last_offset - start),

@@ -25,12 +25,13 @@ _PRODUCER: Final = Struct(">qhiqiqiq")
 
 
 class AbortedTransaction(NamedTuple):
-    """An entry of ``.txnindex``: offsets are those of its first record, its marker, and the first one then still undecided."""
+    """An aborted transaction, as ``.txnindex`` has it: offsets of its first record, of its marker, and the first one that was then still
+    undecided (-1: not known)."""
 
     producer_id: int
     first_offset: int
     last_offset: int
-    last_stable_offset: int
+    last_stable_offset: int = -1
 
 
 class ProducerEntry(NamedTuple):
