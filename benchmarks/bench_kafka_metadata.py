@@ -21,8 +21,7 @@ import chunkstore
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.changes import TablePut
 from chunkstore.kafka import rows
-from chunkstore.kafka.lookups import RemoteLogMetadataReader
-from chunkstore.kafka.metadata import RemoteLogMetadataManager
+from chunkstore.kafka.metadata import RemoteLogMetadataManager, RemoteLogMetadataReader
 from chunkstore.kafka.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -21,7 +21,17 @@ from chunkstore.errors import ContainerBusy, InvalidArgument, Unsupported
 
 __all__ = ["Asking", "Claiming", "Owning", "Reading", "needs", "require_lasting", "with_options"]
 
-_ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir", "as_json")
+_ORDER: Final = (
+    "metadata_log",
+    "key",
+    "prefix",
+    "container",
+    "ask",
+    "take_over",
+    "accept_rollback",
+    "cache_dir",
+    "as_json",
+)
 """Of the shared options in ``--help``."""
 
 

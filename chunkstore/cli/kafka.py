@@ -9,6 +9,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Literal
@@ -31,10 +32,7 @@ Source = Annotated[str, argument("SOURCE", _SOURCE)]
 Topic = Annotated[str | None, option("T", "Only this topic.")]
 Partition = Annotated[int | None, option("N", "Only this partition.")]
 _LOG = "Log directory (or a copy) with __remote_log_metadata-N folders; it decides which segments are finished."
-MetadataLog = Annotated[str | None, option("DIR", _LOG, "--metadata-log")]
 _KEY = "RSA private key of an encrypted tier; repeatable, each is tried."
-Keys = Annotated[list[str] | None, option("FILE.pem", _KEY, "--key")]
-Prefix = Annotated[str, option("P", "Prefix of the keys below the URL, if it has no slash.")]
 _PATTERN = "Pattern of names: orders, 'web*'. Internal topics (__*) only if the pattern begins with __."
 Topics = Annotated[str | None, option("PATTERN", _PATTERN, "--topics")]
 _WATCH_S = 10.0
@@ -42,21 +40,41 @@ _needed = partial(access.needs, "kafka", "Kafka's tiers")
 _FINDING = ("kind", "object", "topic", "partition", "offset", "position", "message")
 
 
-@contextmanager
-def _tier(source: str, metadata_log: str | None, keys: list[str] | None, prefix: str) -> Iterator[Any]:
-    """The tier or log directory; its notes go to stderr at the end, also of a failure."""
-    with _needed():
-        kind = import_module("chunkstore.kafka.bucket").KafkaBucket
-    pems = []
-    for name in keys or ():
-        with opened_input(name) as file:
-            pems.append(file.read(1 << 20))
-    with kind(source, metadata_log=metadata_log, keys=pems, prefix=prefix) as tier:
-        try:
-            yield tier
-        finally:
-            for line in (f"lineage from {tier.source.lineage}", *tier.notes):
-                sys.stderr.write(f"chunkstore: {shown(line)}\n")
+@dataclass(frozen=True, kw_only=True)
+class Sourced:
+    """Options of a verb that reads a SOURCE, as ``access.Reading`` has those of a container."""
+
+    metadata_log: Annotated[str | None, option("DIR", _LOG, "--metadata-log")] = None
+    prefix: Annotated[str, option("P", "Prefix of the keys below the URL, if it has no slash.", "--prefix")] = ""
+    as_json: options.AsJson = False
+
+    @contextmanager
+    def tier(self, source: str, keys: list[str] | None = None) -> Iterator[Any]:
+        """The tier or log directory; its notes go to stderr at the end, also of a failure."""
+        with _needed():
+            kind = import_module("chunkstore.kafka.bucket").KafkaBucket
+        pems = []
+        for name in keys or ():
+            with opened_input(name) as file:
+                pems.append(file.read(1 << 20))
+        with kind(source, metadata_log=self.metadata_log, keys=pems, prefix=self.prefix) as tier:
+            try:
+                yield tier
+            finally:
+                for line in (f"lineage from {tier.source.lineage}", *tier.notes):
+                    sys.stderr.write(f"chunkstore: {shown(line)}\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keyed(Sourced):
+    """Of a verb that reads what a SOURCE has stored."""
+
+    key: Annotated[list[str] | None, option("FILE.pem", _KEY, "--key")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attaching(Keyed, access.Owning):
+    """Of a verb that copies a SOURCE into a container."""
 
 
 def ls(
@@ -64,18 +82,16 @@ def ls(
     *,
     topic: Topic = None,
     partition: Partition = None,
-    metadata_log: MetadataLog = None,
-    prefix: Prefix = "",
-    as_json: options.AsJson = False,
+    here: Sourced,
 ) -> None:
     """List the segments, also those that are not read."""
     columns = ("topic", "topic_id", "partition", "start_offset", "end_offset", "uuid", "state", "bytes")
-    with _tier(source, metadata_log, None, prefix) as tier:
+    with here.tier(source) as tier:
         print_each(
             tier.segments(topic, partition),
             columns,
             lambda each: (*each[:7], human_bytes(each.bytes)),
-            as_json=as_json,
+            as_json=here.as_json,
             right=("partition", "start_offset", "end_offset", "bytes"),
             document=lambda each: dict(zip(columns, [None if cell == "" else cell for cell in each[:8]], strict=True)),
         )
@@ -92,19 +108,16 @@ def read(
         Literal["read_uncommitted", "read_committed"],
         flag("read_committed: without aborted and undecided transactions."),
     ] = "read_uncommitted",
-    metadata_log: MetadataLog = None,
-    key: Keys = None,
-    prefix: Prefix = "",
-    as_json: options.AsJson = False,
+    here: Keyed,
 ) -> None:
     """Write the records' values to standard output, a line each; with --json whole records."""
     if offset < 0 or (until is not None and until < offset):
         raise InvalidArgument(f"--offset {offset}, --until {until}", argument="--offset")
     out = sys.stdout.buffer
     bounds: dict[str, int] = {"start_offset": offset} | ({} if until is None else {"end_offset": until})
-    with _tier(source, metadata_log, key, prefix) as tier:
+    with here.tier(source, here.key) as tier:
         for record in tier.read(topic, partition, isolation=isolation, **bounds):
-            if as_json:
+            if here.as_json:
                 print_json(_row(record))
             else:
                 write_all(out, (record.value or b"") + b"\n")
@@ -126,16 +139,12 @@ def verify(
     *,
     topic: Topic = None,
     partition: Partition = None,
-    metadata_log: MetadataLog = None,
-    key: Keys = None,
-    prefix: Prefix = "",
-    as_json: options.AsJson = False,
+    here: Keyed,
 ) -> None:
     """Check manifests, chunks, batches, offsets, epochs and indexes. Exit code 0: sound; 1: something is damaged."""
-    with _tier(source, metadata_log, key, prefix) as tier:
-        ok = print_findings(
-            tier.verify(topic, partition), _FINDING, ("partition", "offset", "position"), as_json=as_json
-        )
+    with here.tier(source, here.key) as tier:
+        found = tier.verify(topic, partition)
+        ok = print_findings(found, _FINDING, ("partition", "offset", "position"), as_json=here.as_json)
     if not ok:
         raise typer.Exit(1)
 
@@ -146,15 +155,13 @@ def orphans(
     older_than: Annotated[
         float, age_option("Only objects of at least this age; the log must not be older.")
     ] = 86_400.0,
-    metadata_log: MetadataLog = None,
-    prefix: Prefix = "",
-    as_json: options.AsJson = False,
+    here: Sourced,
 ) -> None:
     """List the objects that no broker uses or deletes, and those that are missing."""
     columns = ("kind", "object", "topic", "partition", "bytes", "age_s")
-    with _tier(source, metadata_log, None, prefix) as tier:
+    with here.tier(source) as tier:
         found = tier.orphans(older_than_s=older_than)
-        print_each(found, columns, as_json=as_json, right=("partition", "bytes", "age_s"))
+        print_each(found, columns, as_json=here.as_json, right=("partition", "bytes", "age_s"))
 
 
 def tier(
@@ -163,9 +170,6 @@ def tier(
     *,
     topics: Topics = None,
     watch: Annotated[bool, flag("Repeat every 10 s until interrupted.")] = False,
-    whole: Annotated[
-        bool, flag("Of a stopped broker: everything it needs to start from a restored directory.", "--all")
-    ] = False,
     here: access.Owning,
 ) -> None:
     """Copy a broker's rolled segments into a container, which is created if it does not exist."""
@@ -181,7 +185,7 @@ def tier(
         return True
 
     with here.owner(root, create=True) as store:
-        done = tier(log_dir, store, topics, watch=watched if watch else None, whole=whole)
+        done = tier(log_dir, store, topics, watch=watched if watch else None)
     show(done)
 
 
@@ -236,10 +240,7 @@ def attach(
         str | None,
         option("DIR", "Instead: log directory of a stopped broker of the fresh cluster, with its empty topics."),
     ] = None,
-    metadata_log: MetadataLog = None,
-    key: Keys = None,
-    prefix: Prefix = "",
-    here: access.Owning,
+    here: Attaching,
 ) -> None:
     """Copy a tier that lost its cluster into a container, from which the brokers of a fresh cluster serve it."""
     with _needed():
@@ -249,6 +250,6 @@ def attach(
     if not all(len(old) == len(new) == 22 for old, _, new in pairs):
         raise InvalidArgument(f"--topic-id {topic_id}: OLD=NEW, ids as Kafka writes them", argument="--topic-id")
     ids = {old: new for old, _, new in pairs} or None
-    with _tier(source, metadata_log, key, prefix) as tier, here.owner(root, create=True) as store:
+    with here.tier(source, here.key) as tier, here.owner(root, create=True) as store:
         done = attach(tier, store, topics, topic_ids=ids, log_dir=log_dir)
     here.show(done._asdict(), dict(done._asdict(), notes="; ".join(map(shown, done.notes)) or None))

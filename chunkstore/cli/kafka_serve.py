@@ -43,7 +43,7 @@ def serve(
     )  # fmt: skip
     server.create = create
     with listening(socket, listen, token) as listener, _told_to_end(server):
-        server.place = {"socket": socket, "listen": listen, "token": token, "listener": listener}
+        server.listener = listener
         reason = server.claim_and_serve(stand_by=False, take_over=here.take_over)
     server.say("ended", f"ended: {reason}", reason=reason)
 
@@ -51,8 +51,8 @@ def serve(
 class _KafkaServing(_Serving):
     create: bool
     """The container, where there is none."""
-    place: dict[str, Any]
-    """Arguments of ``KafkaServer``."""
+    listener: Any
+    """Of ``KafkaServer``."""
 
     def _open(self, *, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
         try:
@@ -66,8 +66,8 @@ class _KafkaServing(_Serving):
     def _serve(self, store: chunkstore.ChunkedSegmentStorage) -> str:
         from chunkstore.kafka.server import KafkaServer
 
-        with KafkaServer(store, **self.place) as self._server:
-            address = self._server.address
+        with KafkaServer(store, self.listener) as self._server:
+            address = self.listener.address
             self.say("listening", f"brokers connect to {address}", address=address)
             return super()._serve(store)
 

@@ -8,10 +8,10 @@ both managers: copy, read, expire. FORMAT.md has the bytes of the rows. All of i
 """
 
 from chunkstore.kafka.bucket import KafkaBucket
-from chunkstore.kafka.lookups import RemoteLogMetadataReader
-from chunkstore.kafka.metadata import RemoteLogMetadataManager
+from chunkstore.kafka.metadata import RemoteLogMetadataManager, RemoteLogMetadataReader
+from chunkstore.kafka.retention import RemoteLogManagerConfig
 from chunkstore.kafka.storage import RemoteStorageManager
-from chunkstore.kafka.tasks import RemoteLogManager, RemoteLogManagerConfig
+from chunkstore.kafka.tasks import RemoteLogManager
 
 __all__ = [
     "KafkaBucket", "RemoteLogManager", "RemoteLogManagerConfig", "RemoteLogMetadataManager", "RemoteLogMetadataReader",

@@ -11,24 +11,20 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from hashlib import sha256
-from itertools import groupby
 from typing import Final, NamedTuple
 
 from chunkstore.codec.kafka import indexes
-from chunkstore.codec.kafka.checkpoints import LeaderEpoch, TopicOffset, read_leader_epochs, write_checkpoint
+from chunkstore.codec.kafka.checkpoints import LeaderEpoch, TopicOffset, write_checkpoint
 from chunkstore.codec.kafka.names import parse_uuid, segment_file
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, InvalidArgument
-from chunkstore.kafka import model
+from chunkstore.kafka import folders, model
 from chunkstore.kafka import tier as copies
 from chunkstore.kafka.bucket import KafkaBucket
-from chunkstore.kafka.lineage import Piece, resolve
+from chunkstore.kafka.lineage import Piece, resolve, transactions_of
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.sources import LogDirectory, SegmentSource, translated
 from chunkstore.kafka.storage import RemoteStorageManager
-from chunkstore.kafka.transactions import transactions_of
-from chunkstore.kafka.whole import clean_stop
 
 __all__ = ["Attached", "attach"]
 
@@ -61,8 +57,7 @@ class _Partition(NamedTuple):
     def identity(self, piece: Piece) -> model.RemoteLogSegmentId:
         """The segment's own id, so that another run finds it; a log directory has none."""
         segment = piece.segment
-        made = sha256(repr(segment[:5]).encode()).digest()[:16]  # topic, id, partition, offsets
-        own = parse_uuid(segment.uuid, object=segment.name) if segment.uuid else made
+        own = parse_uuid(segment.uuid, object=segment.name) if segment.uuid else copies.made_id(segment, -1)
         return model.RemoteLogSegmentId(self.partition, own)
 
 
@@ -88,8 +83,8 @@ def attach(
     if (topic_ids is None) == (log_dir is None):
         raise InvalidArgument("name a log directory of the fresh cluster, or its topic ids", argument="log_dir")
     if log_dir is not None:
-        clean_stop(log_dir)
-        copies.put_back(log_dir)
+        folders.require_clean_stop(log_dir)
+        folders.put_back(log_dir)
     notes: dict[str, None] = {}
     found = [*_partitions(tier.source, topics, topic_ids or {}, log_dir, notes)]
     if not found:
@@ -115,12 +110,11 @@ def _partitions(
     listing, fresh = source.listing(), None if log_dir is None else _fresh(log_dir)
     notes.update(dict.fromkeys([*listing.notes, *(f"{each.object}: {each.message}" for each in listing.findings)]))
     known: dict[str, set[str]] = {}
-    listed = sorted(listing.segments, key=lambda each: (each.topic, each.partition))
-    for place, several in groupby(listed, key=lambda each: (each.topic, each.partition)):
+    for place, several in listing.partitions().items():
         if not copies.named(place[0], topics):
             continue
         name, start = f"{place[0]}-{place[1]}", listing.log_starts.get(place, 0)
-        rolled = [each for each in source.finished([*several]) if each.state != "ACTIVE" and each.end_offset >= start]
+        rolled = [each for each in source.finished(several) if each.state != "ACTIVE" and each.end_offset >= start]
         segments = [each for each in rolled if fresh is not None or each.topic_id in ids]
         old = known.setdefault(place[0], set())
         old.update(each.topic_id for each in segments)
@@ -151,7 +145,7 @@ def _fresh(log_dir: str) -> dict[tuple[str, int], tuple[str, int]]:
     found = {}
     with closing(LogDirectory(log_dir)) as directory:
         for each in directory.listing().segments:
-            epochs = read_leader_epochs(directory.index(each, "leaderEpoch") or b"0\n0\n", object=each.name)
+            epochs = directory.leader_epochs(each)
             found[each.topic, each.partition] = each.topic_id, epochs[-1].epoch if epochs else -1
     return found
 
@@ -162,14 +156,13 @@ def _kept(folder: str, epoch: int, last: int) -> bytes:
         text = f"{folder} is at leader epoch {epoch}, the tier at {last}: consumers would lose records of later epochs"
         text += f"; start and stop the broker {(last - epoch + 1) // 2} times: each adds 2; nothing was written"
         raise InvalidArgument(text, argument="log_dir")
-    return copies.kept_metadata(folder, True) or b""
+    return folders.kept_metadata(folder, True) or b""
 
 
 def _lineage(source: SegmentSource, pieces: list[Piece]) -> list[LeaderEpoch]:
     found: list[LeaderEpoch] = []
     for segment, _, stop in pieces:
-        text = source.index(segment, "leaderEpoch") if not segment.epochs else None
-        epochs = segment.epochs or read_leader_epochs(text or b"0\n1\n0 0\n", object=segment.name)
+        epochs = segment.epochs or source.leader_epochs(segment) or [LeaderEpoch(0, 0)]
         found += [each for each in epochs if each.start_offset < stop and (not found or each.epoch > found[-1].epoch)]
     return found
 
@@ -233,11 +226,11 @@ def _ended(going: Mapping[int, int], stop: int) -> Iterator[indexes.AbortedTrans
 
 def _put_folder(log_dir: str, each: _Partition) -> None:
     """An empty log where the tier ends, so that all below is read from the tier, and its lineage."""
-    staging = copies.staged(log_dir)
-    copies.write_file(staging, segment_file(each.pieces[-1].stop, "log"), b"")
-    copies.write_file(staging, "leader-epoch-checkpoint", write_checkpoint(each.lineage))
-    copies.write_file(staging, "partition.metadata", each.kept)
-    copies.put_in_place(log_dir, str(each.partition), replaced=True)
+    staging = folders.staged(log_dir)
+    folders.write_file(staging, segment_file(each.pieces[-1].stop, "log"), b"")
+    folders.write_file(staging, "leader-epoch-checkpoint", write_checkpoint(each.lineage))
+    folders.write_file(staging, "partition.metadata", each.kept)
+    folders.put_in_place(log_dir, str(each.partition), replaced=True)
 
 
 def _put_log_starts(log_dir: str, found: list[_Partition]) -> None:
@@ -245,8 +238,8 @@ def _put_log_starts(log_dir: str, found: list[_Partition]) -> None:
     with closing(LogDirectory(log_dir)) as directory:
         starts = directory.checkpoint(name)
     starts |= {(each.partition.topic, each.partition.partition): each.start for each in found}
-    staging, rows = copies.staged(log_dir), [TopicOffset(*place, start) for place, start in starts.items()]
-    copies.write_file(staging, name, write_checkpoint(rows))
+    staging, rows = folders.staged(log_dir), [TopicOffset(*place, start) for place, start in starts.items()]
+    folders.write_file(staging, name, write_checkpoint(rows))
     with translated(log_dir):
         os.replace(os.path.join(staging, name), os.path.join(log_dir, name))
         os.rmdir(staging)

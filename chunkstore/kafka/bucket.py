@@ -18,14 +18,13 @@ from chunkstore.codec.kafka.records import Isolation, Record, Transactions, iter
 from chunkstore.codec.kafka.remote_metadata import MetadataRecord, decode_metadata_record
 from chunkstore.codec.sources import DataSource
 from chunkstore.config import MIB
-from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
+from chunkstore.errors import Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.kafka.checking import check_partition
 from chunkstore.kafka.container import open_container
-from chunkstore.kafka.lineage import Piece, apply_records, resolve
+from chunkstore.kafka.lineage import Piece, apply_records, resolve, resolved, transactions_of
 from chunkstore.kafka.model import require
 from chunkstore.kafka.orphans import Orphan, find_orphans
 from chunkstore.kafka.sources import BucketSource, Finding, Listing, LogDirectory, Segment, SegmentSource
-from chunkstore.kafka.transactions import transactions_of
 from chunkstore.registry import Root, root_url
 
 if TYPE_CHECKING:
@@ -155,19 +154,12 @@ class KafkaBucket:
         self._note(*(f"{each.object}: {each.message}" for each in listing.findings))
         if any(each.topic.startswith("__") and topic is None for each in listing.segments):
             self._note("topics whose names begin with __ are left out: name them (topic, --topic)")
-        found: dict[tuple[str, int], list[Segment]] = {}
         gone = [each for each in listing.findings if each.kind in _LOST]
-        wanted: list[Segment | Finding] = [*listing.segments, *gone]
-        for item in wanted:
-            if topic is not None or not item.topic.startswith("__"):
-                several = found.setdefault((item.topic, item.partition), [])
-                several += [item] if isinstance(item, Segment) else []
+        found = {each[2:4]: list[Segment]() for each in gone} | listing.partitions()
         for place, segments in sorted(found.items()):
-            finished = self.source.finished(segments)
-            if len(ids := sorted({each.topic_id for each in finished})) > 1:
-                remedy = "give a prefix (--prefix) with one, or the metadata log"
-                raise Conflict(f"topic {place[0]}", expected="one topic id", found=ids, remedy=remedy)
-            pieces = resolve(finished)
+            if topic is None and place[0].startswith("__"):
+                continue
+            pieces = resolved(self.source, segments, "give a prefix (--prefix) with one, or the metadata log")
             read = {piece.segment.name for piece in pieces}
             if passed := [each.name for each in segments if each.name not in read and each.bytes]:
                 text = f"{len(passed)} of {len(segments)} segments are unfinished, of an older lineage, or others have their offsets"

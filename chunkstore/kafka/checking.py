@@ -14,7 +14,6 @@ from typing import Any
 
 from chunkstore.codec.kafka import indexes as codec
 from chunkstore.codec.kafka.batches import Batch, LogSummary, ReadOptions, iter_batches
-from chunkstore.codec.kafka.checkpoints import read_leader_epochs
 from chunkstore.codec.kafka.records import Transactions, scan_transactions
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument, Unsupported
@@ -59,8 +58,10 @@ class _Check:
                 "time": self._rows(codec.TimeIndex, "timestamp"),
             }
             with self._source.log(segment) as log:
-                options = ReadOptions(floor=segment.start_offset, dense=segment.dense, window_bytes=4 * MIB)
-                ended = scan_transactions(self._compared(iter_batches(log, options, summary), indexes), going)
+                options = ReadOptions(
+                    floor=segment.start_offset, dense=segment.dense, window_bytes=4 * MIB, summary=summary
+                )
+                ended = scan_transactions(self._compared(iter_batches(log, options), indexes), going)
             self._derived(ended)
             self._ends(summary)
             going.clear()
@@ -130,15 +131,14 @@ class _Check:
             entries = codec.read_transaction_index(data or b"", object=name)
             stored = [each[:3] for each in entries if each.last_offset <= segment.end_offset]  # an active one goes on
             if data is not None or index(segment, "offset") is not None:
-                self._compare(name, "aborted", stored, [*ended.aborted])
+                self._compare(name, "aborted", stored, [each[:3] for each in ended.aborted])
         name = f"{segment.name} producerSnapshot"
         with self._finding("index"):
             if data := index(segment, "producerSnapshot"):
                 producers = (each[::7] for each in codec.read_producer_snapshot(data, object=name))
                 self._compare(name, "open", [each for each in producers if each[1] >= 0], [*ended.open.items()])
         with self._finding("epochs"):
-            if data := index(segment, "leaderEpoch"):
-                read_leader_epochs(data, object=f"{segment.name} leaderEpoch")
+            self._source.leader_epochs(segment)
 
     def _compare(self, name: str, what: str, stored: list[Any], made: list[Any]) -> None:
         """Transactions (producer, first offset, ...), but for producers with one that began before the segments that were read."""

@@ -1,7 +1,7 @@
 """A container as a source of segments: what ``RemoteStorageManager`` stored in it, read at a replica or its owner.
 
 Promises: only whole copies are listed; where the container has a metadata manager's rows, these say which segments count, else leader
-epochs and higher ends do. Nothing is changed. Leaves out: copies under way, which ``copies_under_way`` lists.
+epochs and higher ends do. Nothing is changed. Leaves out: copies under way.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import AccessDenied, Damaged
 from chunkstore.following import open_replica
 from chunkstore.kafka import rows
-from chunkstore.kafka.lookups import RemoteLogMetadataReader
-from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from chunkstore.kafka.metadata import RemoteLogMetadataReader
+from chunkstore.kafka.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFoundException,
+    TopicIdPartition,
+)
 from chunkstore.kafka.sources import Listing, Segment, SegmentSource
-from chunkstore.kafka.storage import RemoteDataNotFoundException, RemoteStorageReader, log_name
+from chunkstore.kafka.storage import RemoteStorageReader, log_name
 from chunkstore.records.names import ContainerNames
 
 __all__ = ["ContainerSource", "identity_of", "open_container", "segment_of"]
@@ -61,7 +66,7 @@ class ContainerSource(SegmentSource):
         epochs = {each.epoch: each.start_offset for each in segment.epochs}
         place = segment.start_offset, segment.end_offset, -1, -1, -1, segment.bytes
         item = RemoteLogSegmentMetadata(identity_of(segment), *place, epochs)
-        with suppress(RemoteDataNotFoundException), self._stored.fetch_index(item, name) as stream:
+        with suppress(RemoteResourceNotFoundException), self._stored.fetch_index(item, name) as stream:
             return stream.read()
         return None
 

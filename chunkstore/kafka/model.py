@@ -43,12 +43,12 @@ class RemoteStorageException(ChunkstoreError):
 
 
 class RemoteResourceNotFoundException(RemoteStorageException):
-    """The partition or segment is not known here."""
+    """The partition, the segment or its index is not here: never announced, not copied whole, or deleted."""
 
     fields: ClassVar[tuple[str, ...]] = ("resource",)
 
     def __init__(self, resource: str) -> None:
-        super().__init__(f"{resource} is not known; a partition is known once its leadership was announced")
+        super().__init__(f"{resource} is not here: it was never announced, was not copied to its end, or is deleted")
         self.resource = resource
 
 

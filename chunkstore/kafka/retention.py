@@ -6,25 +6,43 @@ of it. Segments of other lineages are passed over. Leaves out: reading metadata,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from chunkstore.codec.kafka.batches import OFFSET_MAX
-from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
+from chunkstore.kafka.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    check_int,
+    require,
+)
 
 __all__ = [
-    "Expiry", "LogState", "Retention", "choose", "filtered_epochs", "find_copied_offset", "find_log_start", "within_lineage",
+    "Expiry", "LogState", "RemoteLogManagerConfig", "choose", "filtered_epochs", "within_lineage",
 ]  # fmt: skip
 
 _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
 
 
-class Retention(NamedTuple):
-    """What a partition keeps: ``size_bytes`` of its log, and records for ``age_ms``; -1: all."""
+@dataclass(frozen=True, slots=True)
+class RemoteLogManagerConfig:
+    """Retention in bytes and milliseconds, as Kafka's; -1: none. Pauses in seconds. Raises ``InvalidArgument``."""
 
-    size_bytes: int = -1
-    age_ms: int = -1
+    broker_id: int = 0
+    retention_bytes: int = -1
+    retention_ms: int = -1
+    interval_s: float = 30.0
+    backoff_s: float = 0.5
+    backoff_max_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("retention_bytes", "retention_ms"):
+            check_int(getattr(self, name), name, OFFSET_MAX, -1)
+        require(0 < self.backoff_s <= self.backoff_max_s, "backoff_s", "more than 0, at most backoff_max_s")
+        require(self.interval_s > 0, "interval_s", "more than 0")
 
 
 class LogState(NamedTuple):
@@ -61,28 +79,10 @@ def within_lineage(item: RemoteLogSegmentMetadata, end: int, lineage: Mapping[in
     return item.end_offset < min(end, *(begin for _, begin in [*epochs[at + len(kept) :], (0, end)][:1]))
 
 
-def find_copied_offset(epochs: Iterable[tuple[int, int]], end: int, highest: Callable[[int], int | None]) -> tuple[int, int]:  # fmt: skip
-    """The last offset that is in the tier, and its epoch; (-1, -1): none. An unclean election may have cut what was copied.
-
-    ``epochs``: the log's, ascending; ``end``: the offset after its last; ``highest``: of an epoch in the tier.
-    """
-    stop = end
-    for epoch, begin in reversed([*epochs]):
-        if (found := highest(epoch)) is not None:
-            return min(stop - 1, found), epoch
-        stop = begin
-    return -1, -1
-
-
-def find_log_start(epochs: Iterable[tuple[int, int]], local_start: int, lowest: Callable[[int], int | None]) -> int:
-    """The first offset of the tier in the earliest of ``epochs`` that has one; without a tier that of the local log."""
-    return next((found for epoch, _ in epochs if (found := lowest(epoch)) is not None), local_start)
-
-
 def choose(
     segments: Iterable[RemoteLogSegmentMetadata],
     log: LogState,
-    retention: Retention,
+    config: RemoteLogManagerConfig,
     now_ms: int,
     copying: Collection[RemoteLogSegmentId] = (),
     *,
@@ -96,8 +96,8 @@ def choose(
     held = sorted(segments, key=lambda item: (item.start_offset, item.end_offset))
     valid = {item.remote_log_segment_id for item in held if within_lineage(item, log.end, log.lineage)}
     finished = (item for item in held if item.state == _FINISHED and item.remote_log_segment_id in valid)
-    over = log.local_bytes + sum(item.segment_size_in_bytes for item in finished) - retention.size_bytes
-    over = over if retention.size_bytes >= 0 else 0
+    over = log.local_bytes + sum(item.segment_size_in_bytes for item in finished) - config.retention_bytes
+    over = over if config.retention_bytes >= 0 else 0
     ended = (_STARTED, _DELETING) if fenced else (_DELETING,)
     left = (item for item in held if item.state in ended and item.remote_log_segment_id not in copying)
     gone = {item.remote_log_segment_id: item for item in left}
@@ -113,7 +113,7 @@ def choose(
             if identity not in valid:
                 continue
             # Without a timestamp of its records, a segment is as old as its copy.
-            old = 0 <= retention.age_ms <= now_ms - (stamp if stamp >= 0 else item.event_timestamp_ms)
+            old = 0 <= config.retention_ms <= now_ms - (stamp if stamp >= 0 else item.event_timestamp_ms)
             if not (old or 0 < over >= item.segment_size_in_bytes):
                 break
             over -= item.segment_size_in_bytes

@@ -13,13 +13,13 @@ import os
 import socket as sockets
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
 from itertools import islice
 from math import inf
 from struct import pack
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from chunkstore import errors, runtime
 from chunkstore.codec.sources import DataSource
@@ -32,7 +32,7 @@ from chunkstore.kafka.model import require
 from chunkstore.kafka.storage import IndexType, LogSegmentData, RemoteStorageManager
 from chunkstore.kafka.wire import Operation, Status
 
-__all__ = ["KafkaServer", "listening"]
+__all__ = ["KafkaServer", "Listener", "listening"]
 
 CONNECTIONS_MAX: Final = 64
 _TOKEN_BYTES_MIN: Final = 16
@@ -52,36 +52,27 @@ _STATUSES: Final = (
 )  # fmt: skip
 
 
+class Listener(NamedTuple):
+    """Where a server listens, as "unix:PATH" or "HOST:PORT", and the secret that its clients must know."""
+
+    socket: sockets.socket
+    address: str
+    token: bytes | None
+
+
 class KafkaServer:
     """Serves ``store`` inside of a ``with`` block, which leaves it open. The metadata are kept in mode kafka-exact.
 
     Args:
       store: the owner of the container; one server for it, and for all brokers of a cluster. Copies under way are deleted at the beginning.
-      socket: path of a Unix socket, made with mode 0600 and removed at the end. One that no process listens at is replaced.
-      listen: "HOST:PORT" instead; port 0: any. Without ``token`` only a loopback address.
-      token: a secret that clients must know, at least 16 bytes.
+      listener: what ``listening`` gave, and closes.
       stall_s: how long a peer may take to send or take one frame, in seconds.
-      listener: what ``listening`` gave for this address, and closes; else the block does both.
 
-    ``address``: "unix:PATH" or "HOST:PORT", inside of the block. Raises ``InvalidArgument``; at the beginning of the block also for an
-    address that is taken, and what ``commit`` of the store raises.
+    Raises at the beginning of the block what ``commit`` of the store raises.
     """
 
-    def __init__(
-        self,
-        store: ChunkedSegmentStorage,
-        *,
-        socket: str | None = None,
-        listen: str | None = None,
-        token: bytes | None = None,
-        stall_s: float = 30.0,
-        listener: sockets.socket | None = None,
-    ) -> None:
-        _check_address(socket, listen, token)
-        self.address: str = ""
-        self._listening = nullcontext(listener) if listener is not None else listening(socket, listen, token)
-        self._store, self._token, self._stall_s = store, token, stall_s
-        self._socket = socket
+    def __init__(self, store: ChunkedSegmentStorage, listener: Listener, *, stall_s: float = 30.0) -> None:
+        self._store, self._listener, self._stall_s = store, listener, stall_s
         self._storage = RemoteStorageManager(store)
         self._metadata = RemoteLogMetadataManager(store, "kafka-exact")
         # A restored container counts on from where it was: what it lists is another list.
@@ -92,13 +83,7 @@ class KafkaServer:
 
     def __enter__(self) -> Self:
         self._storage.delete_copies_under_way()
-        self._listener = self._listening.__enter__()
-        if self._socket is None:
-            host, port = self._listener.getsockname()[:2]
-            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        else:
-            self.address = f"unix:{self._socket}"
-        self._listener.settimeout(_POLL_S)
+        self._listener.socket.settimeout(_POLL_S)
         self._task = runtime.spawn(self._accept, "chunkstore-kafka")
         return self
 
@@ -106,7 +91,6 @@ class KafkaServer:
         self._closing.set()
         deadline = Deadline(_CLOSE_S)
         self._task.join(deadline.left_s())
-        self._listening.__exit__(None, None, None)
         peers = list(self._peers)
         for peer in peers:
             peer.shut(sockets.SHUT_RD)  # what is under way is answered
@@ -124,7 +108,7 @@ class KafkaServer:
     def _accept(self) -> None:
         while not self._closing.is_set():
             try:
-                accepted = self._listener.accept()[0]
+                accepted = self._listener.socket.accept()[0]
             except TimeoutError:
                 continue
             except OSError:
@@ -151,11 +135,13 @@ class KafkaServer:
         try:
             nonce = runtime.token(32)
             peer.send(wire.GREETING + nonce)
-            expected = bytes(32) if self._token is None else hmac.digest(self._token, nonce, "sha256")
+            token = self._listener.token
+            expected = bytes(32) if token is None else hmac.digest(token, nonce, "sha256")
             if not hmac.compare_digest(peer.receive(len(expected), limit_s=_AUTHENTICATION_S), expected):
                 return peer.send(wire.answer_head(0, Status.DENIED) + wire.encode_text("the token is another one"))
             while True:
-                self._answer(peer, wire.decode_request(peer.receive(limit_s=inf)))
+                peer.rest()
+                self._answer(peer, wire.decode_request(peer.receive()))
         except (OSError, errors.Damaged):
             pass  # it is gone, stalls, or is no client
         finally:
@@ -258,30 +244,32 @@ class _Peer:
             socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
             socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
 
-    def receive(self, most: int = wire.BODY_BYTES_MAX, *, limit_s: float | None = None) -> bytes:
-        """The body of the next frame, within ``stall_s``, or less; infinite ``limit_s``: it may begin at any time. Raises ``OSError``."""
-        rests = limit_s == inf
-        deadline = Deadline(min(self._stall_s, limit_s or inf))
-        if rests:
-            self.idle_since_s = runtime.monotonic_s()
-        head = self._read(wire.FRAME.size, None if rests else deadline)
+    def rest(self) -> None:
+        """Wait until the next frame begins, or the connection ends. Raises ``OSError``."""
+        self.socket.settimeout(None)
+        self.idle_since_s = runtime.monotonic_s()
+        self.socket.recv(1, sockets.MSG_PEEK)
         self.idle_since_s = inf
+
+    def receive(self, most: int = wire.BODY_BYTES_MAX, *, limit_s: float = inf) -> bytes:
+        """The body of a frame, within ``stall_s`` and ``limit_s``. Raises ``OSError``."""
+        deadline = Deadline(min(self._stall_s, limit_s))
+        head = self._read(wire.FRAME.size, deadline)
         try:
-            body = self._read(wire.checked_length(head, most), Deadline(self._stall_s) if rests else deadline)
-            return wire.checked_body(head, body)
+            return wire.checked_body(head, self._read(wire.checked_length(head, most), deadline))
         except errors.Damaged as error:
             raise ConnectionError from error
 
-    def _read(self, count: int, deadline: Deadline | None) -> bytes:
+    def _read(self, count: int, deadline: Deadline) -> bytes:
         data, at = bytearray(count), 0
         while at < count:
-            if self._closing.is_set() or (deadline is not None and not deadline.left_s()):
+            if self._closing.is_set() or not deadline.left_s():
                 raise TimeoutError
-            self.socket.settimeout(None if deadline is None else max(0.001, deadline.left_s()))
+            self.socket.settimeout(max(0.001, deadline.left_s()))
             taken = self.socket.recv_into(memoryview(data)[at:])
             if not taken:
                 raise ConnectionResetError
-            at, deadline = at + taken, deadline or Deadline(self._stall_s)
+            at += taken
         return bytes(data)
 
     def send(self, body: bytes) -> None:
@@ -328,33 +316,41 @@ class _Incoming:
 
 
 @contextmanager
-def listening(socket: str | None, listen: str | None, token: bytes | None) -> Iterator[sockets.socket]:
-    """A listener for a ``KafkaServer`` of these arguments, until the block ends. Raises ``InvalidArgument``, also for a taken address."""
-    _check_address(socket, listen, token)
+def listening(socket: str | None, listen: str | None, token: bytes | None = None) -> Iterator[Listener]:
+    """A listener for a ``KafkaServer`` until the block ends.
+
+    Args:
+      socket: path of a Unix socket, made with mode 0600 and removed at the end. One that no process listens at is replaced.
+      listen: "HOST:PORT" instead; port 0: any. Without ``token`` only a loopback address.
+      token: a secret of at least 16 bytes.
+
+    Raises ``InvalidArgument``, also for an address that is taken.
+    """
+    require((socket is None) != (listen is None), "listen", "given, or socket, and not both")
+    require(token is None or len(token) >= _TOKEN_BYTES_MIN, "token", f"at least {_TOKEN_BYTES_MIN} bytes")
     try:
         if listen is None:
-            listener = _unix(socket or "")
+            listener, address = _unix(socket or ""), f"unix:{socket}"
         else:
             family, place = _resolved(listen)
+            loopback = ip_address(place[0]).is_loopback
+            require(
+                loopback or token is not None,
+                "token",
+                f"given: anyone may connect to {listen}, which is no loopback address",
+            )
             listener = sockets.create_server(place, family=family, backlog=CONNECTIONS_MAX)
+            host, port = listener.getsockname()[:2]
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     except OSError as error:
         text = f"cannot listen at {listen or socket}: {error}; choose another address"
         raise errors.InvalidArgument(text, argument="listen") from error
     try:
-        yield listener
+        yield Listener(listener, address, token)
     finally:
         with suppress(OSError):
             os.unlink(socket or "")
         listener.close()
-
-
-def _check_address(socket: str | None, listen: str | None, token: bytes | None) -> None:
-    """Raise ``InvalidArgument`` unless a server may listen there."""
-    require((socket is None) != (listen is None), "listen", "given, or socket, and not both")
-    require(token is None or len(token) >= _TOKEN_BYTES_MIN, "token", f"at least {_TOKEN_BYTES_MIN} bytes")
-    if listen is not None and token is None:
-        loopback = ip_address(_resolved(listen)[1][0]).is_loopback
-        require(loopback, "token", f"given: {listen} is not a loopback address, so anyone may connect")
 
 
 def _resolved(listen: str) -> tuple[int, Any]:

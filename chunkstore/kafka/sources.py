@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -17,9 +16,13 @@ from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from chunkstore.buckets import open_bucket
-from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions, iter_batches
-from chunkstore.codec.kafka.checkpoints import LeaderEpoch, read_offset_checkpoint, read_partition_metadata
+from chunkstore.codec.kafka.batches import OFFSET_MAX, ReadOptions, iter_batches, validate
+from chunkstore.codec.kafka.checkpoints import (
+    LeaderEpoch,
+    read_leader_epochs,
+    read_offset_checkpoint,
+    read_partition_metadata,
+)
 from chunkstore.codec.kafka.encryption import CHUNK_BYTES_MAX, ChunkDecoder, PrivateKey
 from chunkstore.codec.kafka.indexes import OffsetIndex
 from chunkstore.codec.kafka.manifest import MANIFEST_BYTES_MAX, Chunk, Manifest, read_manifest
@@ -32,7 +35,7 @@ from chunkstore.codec.kafka.names import (
     uuid_text,
 )
 from chunkstore.codec.kafka.remote_metadata import MetadataRecord, SegmentState
-from chunkstore.codec.sources import DataSource
+from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import AccessDenied, ChunkNotFound, Damaged, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore_bindings.bucket.port import Bucket, ObjectInfo
@@ -103,6 +106,13 @@ class Listing:
     notes: list[str] = field(default_factory=list)
     log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
+    def partitions(self) -> dict[tuple[str, int], list[Segment]]:
+        """The segments of each topic and partition, which may be of several topic ids."""
+        found: dict[tuple[str, int], list[Segment]] = {}
+        for each in sorted(self.segments, key=lambda each: (each.topic, each.partition)):
+            found.setdefault((each.topic, each.partition), []).append(each)
+        return found
+
 
 class SegmentSource(ABC):
     """Segments in one place, ``url``. Every call raises what the bucket, or the container, raises. ``close`` releases it."""
@@ -132,6 +142,10 @@ class SegmentSource(ABC):
     @abstractmethod
     def index(self, segment: Segment, name: str) -> bytes | None:
         """One of ``INDEX_NAMES``; the producer snapshot is that *after* the segment. None: there is none. Raises as ``log``."""
+
+    def leader_epochs(self, segment: Segment) -> list[LeaderEpoch]:
+        """The rows of its index "leaderEpoch"; none where it is missing. Raises ``Damaged``, too."""
+        return read_leader_epochs(self.index(segment, "leaderEpoch") or b"0\n0\n", object=f"{segment.name} leaderEpoch")
 
     def position(self, segment: Segment, log: DataSource, offset: int) -> int:
         """Where a batch begins that is at or below ``offset``, as the index says, if that is right; else 0."""
@@ -228,7 +242,7 @@ class BucketSource(SegmentSource):
         found.segments.append(Segment(*place, *more, dense=True))
 
     def log(self, segment: Segment) -> AbstractContextManager[DataSource]:
-        manifest, decoder, _ = self._opened(segment.name)
+        manifest, decoder = self._opened(segment.name)
         read: Callable[[int, int], bytes] = partial(self.bucket.read, segment.name)
         if manifest.compression or manifest.data_key is not None:
             read = _Chunks(manifest, decoder, read).read
@@ -237,7 +251,7 @@ class BucketSource(SegmentSource):
         return nullcontext(DataSource(segment.name, manifest.chunks.log_bytes, read))
 
     def index(self, segment: Segment, name: str) -> bytes | None:
-        manifest, _, decoder = self._opened(segment.name)
+        manifest, decoder = self._opened(segment.name)
         key, place = f"{segment.name[:-4]}.indexes", manifest.indexes[name]
         if place is None:
             return None
@@ -248,22 +262,14 @@ class BucketSource(SegmentSource):
     def _manifest(self, name: str) -> Manifest:
         return read_manifest(self.bucket.read(name, 0, MANIFEST_BYTES_MAX + 1), object=name)
 
-    def _open(self, name: str) -> tuple[Manifest, ChunkDecoder, ChunkDecoder]:
-        """The manifest of the log ``name``, and what decodes log and indexes."""
+    def _open(self, name: str) -> tuple[Manifest, ChunkDecoder]:
+        """The manifest of the log ``name``, and what decodes its objects."""
         manifest = self._manifest(f"{name[:-4]}.rsm-manifest")
         size = manifest.chunks.chunk_bytes
         if (manifest.compression or manifest.data_key is not None) and not 1 * KIB <= size <= CHUNK_BYTES_MAX:
             text = f"{name}: chunks of {size} bytes; {KIB} to {CHUNK_BYTES_MAX} are read"
             raise Unsupported(text, feature="chunk size")
-        owner = (manifest.data_key or "").partition(":")[0]
-        for rings in [{owner: key} for key in self._keys] if manifest.data_key is not None else [{}]:
-            try:
-                log, indexes = (ChunkDecoder(manifest, rings, object=name[:-3] + kind) for kind in ("log", "indexes"))
-                return manifest, log, indexes
-            except Damaged:
-                continue
-        text = f"{name} is encrypted under {owner[:60]!r}: none of the {len(self._keys)} keys fits (--key FILE.pem)"
-        raise InvalidArgument(text, argument="keys")
+        return manifest, ChunkDecoder(manifest, self._keys, stem=name[:-4])
 
 
 class _Chunks:
@@ -322,8 +328,7 @@ class LogDirectory(SegmentSource):
 
     def __init__(self, path: str) -> None:
         self._root = os.path.realpath(path)
-        self.bucket: Bucket = open_bucket("file://" + quote(os.fsencode(self._root)))
-        super().__init__(self.bucket.url, self.bucket.close)
+        super().__init__("file://" + quote(os.fsencode(self._root)), lambda: None)
 
     @staticmethod
     def is_at(path: str) -> bool:
@@ -336,47 +341,44 @@ class LogDirectory(SegmentSource):
         found = Listing()
         compacted = self.checkpoint("cleaner-offset-checkpoint")
         found.log_starts = self.checkpoint("log-start-offset-checkpoint")
-        items = self.bucket.list(f"{topic}-" if topic else "")
-        for folder, several in groupby(items, key=lambda item: item.key.partition("/")[0]):
-            place = parse_partition_folder(folder)
-            if place is None or place[0] == _RAFT_TOPIC:
-                continue
-            if topic in (None, place[0]) and partition in (None, place[1]):
-                self._add(found, folder, several, place not in compacted)
         for entry in self._scan(""):
             place = parse_partition_folder(entry.name)
-            if place is None and entry.name.endswith(("-stray", "-future", "-delete")):
-                found.notes.append(f"{entry.name}: no partition's folder any more, or not yet: it is left out")
-            elif (
-                place is not None and entry.is_symlink() and topic in (None, place[0]) and partition in (None, place[1])
-            ):
-                found.findings.append(Finding("metadata", entry.name, *place, 0, 0, "a symbolic link: it is not read"))
+            if place is None:
+                if entry.name.endswith(("-stray", "-future", "-delete")):
+                    found.notes.append(f"{entry.name}: no partition's folder any more, or not yet: it is left out")
+            elif place[0] != _RAFT_TOPIC and topic in (None, place[0]) and partition in (None, place[1]):
+                if entry.is_symlink():
+                    text = "a symbolic link: it is not read"
+                    found.findings.append(Finding("metadata", entry.name, *place, 0, 0, text))
+                elif entry.is_dir():
+                    self._add(found, entry.name, place, dense=place not in compacted)
         found.segments.sort()
         return found
 
-    def _add(self, found: Listing, folder: str, files: Iterator[ObjectInfo], dense: bool) -> None:
-        topic, _, number = folder.rpartition("-")
+    def _add(self, found: Listing, folder: str, place: tuple[str, int], *, dense: bool) -> None:
         topic_id, metadata = "", f"{folder}/partition.metadata"
-        sizes = {parse_segment_file(item.key[len(folder) + 1 :]): item.length for item in files}
+        logs: dict[int, os.DirEntry[str]] = {}
         for entry in self._scan(folder):
-            place = parse_segment_file(entry.name)
-            if place is not None and place[1] == "log" and not entry.is_file(follow_symlinks=False):
-                sizes[place] = -1
-                where = f"{folder}/{entry.name}", topic, int(number), place[0], 0
-                found.findings.append(Finding("metadata", *where, "no regular file: it is not read"))
-        starts = sorted(place[0] for place in sizes if place is not None and place[1] == "log")
+            file = parse_segment_file(entry.name)
+            if file is not None and file[1] == "log":
+                logs[file[0]] = entry
         try:
             data = self._small(metadata)  # old brokers have none
             topic_id = "" if data is None else uuid_text(read_partition_metadata(data, object=metadata))
         except Damaged as error:
-            found.findings.append(Finding("metadata", metadata, topic, int(number), 0, error.position, error.message))
-        for base, after in zip(starts, [*starts[1:], OFFSET_MAX], strict=False):  # a new partition has no log yet
-            name, size = f"{folder}/{segment_file(base, 'log')}", sizes[base, "log"]
-            if size < 0:
+            found.findings.append(Finding("metadata", metadata, *place, 0, error.position, error.message))
+        for (base, entry), after in zip(
+            logs.items(), [*[*logs][1:], OFFSET_MAX], strict=False
+        ):  # a new one has no log yet
+            name = f"{folder}/{entry.name}"
+            if not entry.is_file(follow_symlinks=False):
+                found.findings.append(Finding("metadata", name, *place, base, 0, "no regular file: it is not read"))
                 continue
-            segment = Segment(topic, topic_id, int(number), base, after - 1, "", "ROLLED", size, (), name, dense)
             try:
-                found.segments.append(segment if base != starts[-1] else self._active(segment, found))
+                with translated(name):
+                    size = entry.stat(follow_symlinks=False).st_size
+                segment = Segment(place[0], topic_id, place[1], base, after - 1, "", "ROLLED", size, (), name, dense)
+                found.segments.append(segment if after < OFFSET_MAX else self._active(segment, found))
             except ChunkNotFound:
                 found.notes.append(f"{name} was deleted during the read")
 
@@ -388,12 +390,12 @@ class LogDirectory(SegmentSource):
 
     def _active(self, segment: Segment, found: Listing) -> Segment:
         """The segment up to where its batches end now."""
-        segment, summary = segment._replace(state="ACTIVE"), LogSummary()
+        segment = segment._replace(state="ACTIVE")
         try:
             with self.log(segment) as log:
                 position = self.position(segment, log, OFFSET_MAX)
                 options = ReadOptions(position, segment.start_offset, OFFSET_MAX, unfinished=True)
-                deque(iter_batches(log, options, summary), 0)
+                summary = validate(log, options)
         except (Damaged, Unsupported, InvalidArgument) as error:
             found.notes.append(error.message)
             return segment
@@ -423,11 +425,10 @@ class LogDirectory(SegmentSource):
         Compaction may also have emptied its end: the folder then has the same two logs, and none that takes its place.
         """
         begin, end = segment.start_offset, segment.end_offset + 1
-        summary = LogSummary()
+        reached = -1
         with suppress(Damaged, Unsupported):
-            options = ReadOptions(self.position(segment, log, end), begin, OFFSET_MAX)
-            deque(iter_batches(log, options, summary), 0)
-        if summary.end_offset != end:
+            reached = validate(log, ReadOptions(self.position(segment, log, end), begin, OFFSET_MAX)).end_offset
+        if reached != end:
             names = [each.name for each in self._scan(segment.name.partition("/")[0])]
             logs = [each for each in names if each[20:] in (".log", ".log.swap", ".log.cleaned")]
             near = [each for each in logs if segment_file(begin, "log") <= each[:24] <= segment_file(end, "log")]
@@ -439,12 +440,15 @@ class LogDirectory(SegmentSource):
         rows = read_offset_checkpoint(self._small(name) or b"0\n0\n", object=name)
         return {(row.topic, row.partition): row.offset for row in rows}
 
+    def size_of(self, segment: Segment) -> int:
+        """The bytes that its log has now. Raises ``ChunkNotFound``."""
+        with translated(segment.name):
+            return os.stat(os.path.join(self._root, segment.name), follow_symlinks=False).st_size
+
     def _small(self, key: str) -> bytes | None:
         """A file that is no log; None: it is missing."""
-        try:
-            size = self.bucket.head(key).length
-            if size > SMALL_FILE_BYTES_MAX:
-                raise Damaged(f"{size} bytes; at most {SMALL_FILE_BYTES_MAX} are read", object=key)
-            return self.bucket.read(key, 0, size)
-        except ChunkNotFound:
-            return None
+        with suppress(ChunkNotFound), opened_file(os.path.join(self._root, key), key) as file:
+            if file.length > SMALL_FILE_BYTES_MAX:
+                raise Damaged(f"{file.length} bytes; at most {SMALL_FILE_BYTES_MAX} are read", object=key)
+            return bytes(read_exactly(file, 0, file.length))
+        return None

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias, cast
 
 from chunkstore import runtime
-from chunkstore.changes import Change, Create, Delete, Seal, TableDelete, TablePut
+from chunkstore.changes import Create, Delete, Seal, TableDelete, TablePut
 from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
@@ -25,13 +25,20 @@ from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.kafka import model, rows
-from chunkstore.kafka.model import OFFSET_MAX, RemoteLogSegmentMetadata, TopicIdPartition, check_int, require
+from chunkstore.kafka.model import (
+    OFFSET_MAX,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFoundException,
+    TopicIdPartition,
+    check_int,
+    require,
+)
 from chunkstore.kafka.sources import opened_file
+from chunkstore.operations.table_rows import TableEntry
 from chunkstore.records.arguments import SegmentHandle
 
 __all__ = [
-    "STORED", "UNDER_WAY", "CopyUnderWay", "IndexType", "LogSegmentData", "RemoteDataNotFoundException",
-    "RemoteStorageManager", "RemoteStorageReader", "log_name",
+    "STORED", "UNDER_WAY", "IndexType", "LogSegmentData", "RemoteStorageManager", "RemoteStorageReader", "log_name",
 ]  # fmt: skip
 
 STORED: Final = b"\0s"
@@ -66,26 +73,6 @@ class LogSegmentData(NamedTuple):
     transaction_index: File | None = None
 
 
-class CopyUnderWay(NamedTuple):
-    """A copy that goes on, or died: ``bytes`` are stored of it, and it began ``age_s`` seconds ago."""
-
-    remote_log_segment_id: model.RemoteLogSegmentId
-    start_offset: int
-    end_offset: int
-    bytes: int
-    age_s: float
-
-
-class RemoteDataNotFoundException(model.RemoteResourceNotFoundException):
-    """The segment, or its index, is not stored here: never copied whole, or deleted; many segments have no transaction index."""
-
-    def __init__(self, resource: str) -> None:
-        super().__init__(resource)
-        self.args: tuple[Any, ...] = (
-            f"{resource} is not stored here: it was not copied to its end, was deleted, or never existed",
-        )
-
-
 def log_name(partition: TopicIdPartition, start_offset: int, identity: bytes) -> str:
     """The segment of the container that holds a log; its indexes are in the one with "-indexes" after it."""
     return f"kafka/{uuid_text(partition.topic_id)}/{partition.partition}/{start_offset:020d}-{uuid_text(identity)}"
@@ -112,8 +99,11 @@ def _partition_of(key: bytes) -> TopicIdPartition:
 
 
 class RemoteStorageReader:
-    """The reading half, at an owner or a replica. Thread-safe. All calls raise ``InvalidArgument``, ``RemoteDataNotFoundException``, and
-    what ``table``, ``info`` and ``read`` of the store raise, within its deadlines; so do the streams that they return. Retry: safe."""
+    """The reading half, at an owner or a replica. Thread-safe. Retry: safe.
+
+    All calls raise ``InvalidArgument``, ``RemoteResourceNotFoundException``, and what ``table``, ``info`` and ``read`` of the store
+    raise, within its deadlines; so do the streams that they return.
+    """
 
     def __init__(self, store: ChunkedSegmentStorage | Replica) -> None:
         self._reads = store
@@ -130,12 +120,12 @@ class RemoteStorageReader:
         return self._stream(metadata, 0, start, OFFSET_MAX if end is None else end + 1)
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType | str) -> BinaryIO:
-        """One of its indexes. ``RemoteDataNotFoundException`` also where the segment has none of this kind."""
+        """One of its indexes. ``RemoteResourceNotFoundException`` also where the segment has none of this kind."""
         require(kind in tuple(IndexType), "kind", "an IndexType")
         sizes = _SIZES.unpack(self._stored(metadata).custom_metadata or b"")
         number = tuple(IndexType).index(IndexType(kind))
         if sizes[number] < 0:
-            raise RemoteDataNotFoundException(f"index {kind} of {metadata.remote_log_segment_id}")
+            raise RemoteResourceNotFoundException(f"index {kind} of {metadata.remote_log_segment_id}")
         begin = sum(size for size in sizes[:number] if size > 0)
         return self._stream(metadata, 1, begin, begin + sizes[number])
 
@@ -154,7 +144,7 @@ class RemoteStorageReader:
         try:
             handle, length = self._reads.open_read(name), self._reads.info(name).length
         except SegmentNotFound as error:
-            raise RemoteDataNotFoundException(str(metadata.remote_log_segment_id)) from error
+            raise RemoteResourceNotFoundException(str(metadata.remote_log_segment_id)) from error
         require(start <= length, "start", f"at most {length}, the length of the log")
         stream = _Stream(self._reads, handle, start, min(stop, length))
         return cast("BinaryIO", BufferedReader(stream, _WINDOW_BYTES))
@@ -162,7 +152,7 @@ class RemoteStorageReader:
     def _stored(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
         found = self._row(STORED, metadata)
         if found is None:
-            raise RemoteDataNotFoundException(str(metadata.remote_log_segment_id))
+            raise RemoteResourceNotFoundException(str(metadata.remote_log_segment_id))
         return found
 
     def _row(self, kind: bytes, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
@@ -207,7 +197,7 @@ class RemoteStorageManager(RemoteStorageReader):
         with ExitStack() as opened:
             log = opened.enter_context(_opened(data.log_segment))
             indexes = [None if file is None else opened.enter_context(_opened(file)) for file in data[1:]]
-            version, *handles = self._begin(metadata)
+            begun, *handles = self._begin(metadata)
             sizes = _SIZES.pack(*(-1 if index is None else index.length for index in indexes))
             state = model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED
             whole = replace(metadata, segment_size_in_bytes=log.length, custom_metadata=sizes, state=state)
@@ -216,54 +206,34 @@ class RemoteStorageManager(RemoteStorageReader):
                 self._append(handles[1], [index for index in indexes if index is not None])
                 self._store.commit([
                     *(Seal(name) for name in _names(metadata)),
-                    TableDelete(rows.NAMESPACE, _key(UNDER_WAY, metadata), version),
+                    TableDelete(rows.NAMESPACE, begun.key, begun.version),
                     TablePut(rows.NAMESPACE, _key(STORED, metadata), rows.encode_segment(whole), 0),
                 ])  # fmt: skip
             except Exception:
                 with suppress(ChunkstoreError):
-                    self._delete_copy(metadata, version)
+                    self._delete(metadata, begun)
                 raise
         return sizes
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete what is stored of a segment, also of a copy that goes on, which then fails. Nothing: no change. Durable. Retry: safe."""
         require(isinstance(metadata, RemoteLogSegmentMetadata), "metadata", "a RemoteLogSegmentMetadata")
-        while True:
-            found = [self._table.get(_key(kind, metadata)) for kind in (STORED, UNDER_WAY)]
-            changes: list[Change] = [TableDelete(rows.NAMESPACE, row.key, row.version) for row in found if row]
-            if not changes:
-                return
-            changes += (Delete(name) for name in _names(metadata) if self._store.exists(name))
-            try:
-                self._store.commit(changes)
-            except (Conflict, SegmentNotFound):
-                continue
+        while found := [row for kind in (STORED, UNDER_WAY) if (row := self._table.get(_key(kind, metadata)))]:
+            with suppress(Conflict, SegmentNotFound):
+                self._delete(metadata, *found)
 
     def delete_copies_under_way(self) -> None:
         """Delete all copies under way: for an owner that has begun none, so that all of them died. Durable. Retry: safe."""
         for row in list(self._table.scan(UNDER_WAY)):
             with suppress(Conflict, SegmentNotFound):
-                self._delete_copy(rows.decode_segment(_partition_of(row.key), row), row.version)
+                self._delete(rows.decode_segment(_partition_of(row.key), row), row)
 
-    def _delete_copy(self, item: RemoteLogSegmentMetadata, version: int) -> None:
+    def _delete(self, item: RemoteLogSegmentMetadata, *found: TableEntry) -> None:
         gone = (Delete(name) for name in _names(item) if self._store.exists(name))
-        self._store.commit([TableDelete(rows.NAMESPACE, _key(UNDER_WAY, item), version), *gone])
+        self._store.commit([*(TableDelete(rows.NAMESPACE, row.key, row.version) for row in found), *gone])
 
-    def copies_under_way(self) -> list[CopyUnderWay]:
-        """Copies that have begun and not ended, by topic, partition and offset. Dead ones are listed until copied again or deleted."""
-        found, now_ms = [], runtime.now_ms()
-        for row in self._table.scan(UNDER_WAY):
-            item = rows.decode_segment(_partition_of(row.key), row)
-            try:
-                size = sum(self._store.info(name).length for name in _names(item))
-            except SegmentNotFound:
-                continue  # it has ended since
-            age_s = max(0, now_ms - item.event_timestamp_ms) / 1000
-            found.append(CopyUnderWay(item.remote_log_segment_id, item.start_offset, item.end_offset, size, age_s))
-        return found
-
-    def _begin(self, metadata: RemoteLogSegmentMetadata) -> tuple[int, SegmentHandle, SegmentHandle]:
-        """Replace what is under way of this id: the version of its row, and handles of both segments."""
+    def _begin(self, metadata: RemoteLogSegmentMetadata) -> tuple[TableEntry, SegmentHandle, SegmentHandle]:
+        """Replace what is under way of this id: its row, and handles of both segments."""
         token, key, (log, indexes) = runtime.token(16), _key(UNDER_WAY, metadata), _names(metadata)
         started = model.RemoteLogSegmentState.COPY_SEGMENT_STARTED
         begun = replace(metadata, event_timestamp_ms=runtime.now_ms(), custom_metadata=token, state=started)
@@ -276,7 +246,7 @@ class RemoteStorageManager(RemoteStorageReader):
         row = self._table.get(key)
         if row is None or row.value != value:
             raise Conflict(f"the copy of {begun.remote_log_segment_id}", expected=token, found="another copy of it")
-        return row.version, *handles
+        return row, *handles
 
     def _append(self, handle: SegmentHandle, files: Sequence[DataSource]) -> None:
         """All bytes of ``files``, in as few appends as pieces of them fit."""
@@ -317,6 +287,6 @@ class _Stream(RawIOBase):
         try:
             count = self._store.read_into(self._segment, self._at, view) if view else 0
         except SegmentNotFound as error:
-            raise RemoteDataNotFoundException(self._segment.name) from error
+            raise RemoteResourceNotFoundException(self._segment.name) from error
         self._at += count
         return count

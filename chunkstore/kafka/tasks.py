@@ -1,18 +1,16 @@
-"""``RemoteLogManager``: what a broker does with the tier of the partitions that it leads or follows, over its log directory.
+"""``RemoteLogManager``: what a broker does with the tier of the partitions that it leads, over its log directory.
 
 Promises: a local segment may be deleted only when the tier has it and all before it; the log's start is recorded before anything below it
 is deleted; what fails is undone at once, or listed and tried again. Files of the directory are never changed. Leaves out: deleting local
-segments, retention by topic (use a manager for each), quotas.
+segments, retention by topic (use a manager for each), quotas, metrics.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from chunkstore import runtime
 from chunkstore.codec.kafka.names import parse_partition_folder, parse_uuid
@@ -22,14 +20,14 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, InvalidArgument, SegmentNotFound
 from chunkstore.kafka import model
 from chunkstore.kafka.container import ContainerSource
-from chunkstore.kafka.lookups import RemoteLogMetadataReader
+from chunkstore.kafka.lineage import first_open
+from chunkstore.kafka.metadata import RemoteLogMetadataReader
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, check_int, require
-from chunkstore.kafka.retention import Expiry, LogState, Retention, choose, filtered_epochs, find_copied_offset
+from chunkstore.kafka.retention import Expiry, LogState, RemoteLogManagerConfig, choose, filtered_epochs
 from chunkstore.kafka.sources import LogDirectory
 from chunkstore.kafka.storage import RemoteStorageReader
 from chunkstore.kafka.tier import Planned, opened_segment, plan
 from chunkstore.kafka.tiered import Fetched, Log, Reason, TieredDirectory, explain_tier
-from chunkstore.kafka.transactions import first_open
 
 __all__ = ["RemoteLogManager", "RemoteLogManagerConfig", "why"]
 
@@ -37,45 +35,21 @@ _STARTED, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
 _MARKED, _BEGUN, _ENDED = model.RemotePartitionDeleteState
 _Several = Collection[TopicIdPartition]
 _CLOSE_S: Final = 60.0
-_TOTALS: Final = [f"Remote{verb}{what}" for verb in ("Copy", "Fetch", "Delete") for what in ("Requests", "Errors")]
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteLogManagerConfig:
-    """Limits, as Kafka's; -1: none. ``on_leadership_lost``: "cancel" a copy that goes on, or "finish" it. Raises ``InvalidArgument``."""
-
-    broker_id: int = 0
-    retention_bytes: int = -1
-    retention_ms: int = -1
-    custom_metadata_bytes_max: int = 128
-    on_leadership_lost: Literal["cancel", "finish"] = "cancel"
-    interval_s: float = 30.0
-    backoff_s: float = 0.5
-    backoff_max_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        for name in ("retention_bytes", "retention_ms"):
-            check_int(getattr(self, name), name, model.OFFSET_MAX, -1)
-        require(self.on_leadership_lost in ("cancel", "finish"), "on_leadership_lost", "'cancel' or 'finish'")
-        require(0 < self.backoff_s <= self.backoff_max_s, "backoff_s", "more than 0, at most backoff_max_s")
-        require(self.interval_s > 0, "interval_s", "more than 0")
+_DEFAULTS: Final = RemoteLogManagerConfig()
 
 
 @dataclass(slots=True)
 class _Task:
-    """A partition here. ``epoch``: the leader's, None: a follower; ``newest``: that was announced, -1: none. ``lost``: served no more.
-    ``stopped``: why it copies no more. Lags: bytes of each segment."""
+    """A partition here. ``epoch``: the leader's, None: a follower; ``newest``: that was announced, -1: none. ``lost``: served no more."""
 
     epoch: int | None = None
     token: int | None = None
     newest: int = -1
     lost: bool = False
-    stopped: str = ""
     error: str = ""
     failures: int = 0
     not_before_s: float = 0.0
     copying: runtime.Lock = field(default_factory=runtime.lock)
-    lags: dict[str, list[int]] = field(default_factory=dict)
 
 
 class RemoteLogManager:
@@ -85,18 +59,12 @@ class RemoteLogManager:
     deleted meanwhile), ``Damaged``, ``Unsupported``, and what the managers raise. Retry: safe. What a pass did is durable.
     """
 
-    def __init__(
-        self, log_dir: str, metadata: Any, storage: Any, config: RemoteLogManagerConfig = RemoteLogManagerConfig()
-    ) -> None:
+    def __init__(self, log_dir: str, metadata: Any, storage: Any, config: RemoteLogManagerConfig = _DEFAULTS) -> None:
         self._source = TieredDirectory(log_dir, metadata, storage)
         self._metadata, self._storage, self._config = metadata, storage, config
         self._tasks: dict[TopicIdPartition, _Task] = {}
         self._copying: set[RemoteLogSegmentId] = set()
-        self._counts, self._lock = (
-            Counter(dict.fromkeys([*_TOTALS, "RemoteCopyBytes", "RemoteFetchBytes"], 0)),
-            runtime.lock(),
-        )
-        self._stop = runtime.event()
+        self._lock, self._stop = runtime.lock(), runtime.event()
         self._thread: runtime.Task | None = None
 
     def __enter__(self) -> Self:
@@ -138,12 +106,6 @@ class RemoteLogManager:
                     del self._tasks[partition]
         self._metadata.on_stop_partitions(partitions)
 
-    def copied_offset(self, partition: TopicIdPartition) -> int:
-        """The last offset of the log's lineage that was copied; -1: none."""
-        log = self._source.view(partition)
-        highest = partial(self._metadata.highest_offset_for_epoch, partition)
-        return find_copied_offset(log.epochs, log.end, highest)[0]
-
     def deletable_end(self, partition: TopicIdPartition) -> int:
         """Local segments that end below it may be deleted: the tier has them, and all between the log's start and them."""
         return self._source.copied_to(self._source.view(partition))
@@ -159,10 +121,8 @@ class RemoteLogManager:
             rolled = [each for each in log.segments if each.state == "ROLLED"]
             planned = (each for each in plan(rolled, log.epochs, stable) if each.segment.end_offset >= end)
             left = [each for each in planned if not self._source.has(log, each.segment)]
-            task.lags["Copy"] = [each.segment.bytes for each in left]
-            while copied < len(left) and not (task.lost or task.stopped or self._stop.is_set()):
+            while copied < len(left) and not (task.lost or self._stop.is_set()):
                 self._copy(task, partition, left[copied])
-                task.lags["Copy"].pop(0)
                 copied += 1
         finally:
             task.copying.release()
@@ -183,15 +143,12 @@ class RemoteLogManager:
         chosen = self._expiry(log, items, fenced=task.token is not None)
         if chosen.log_start > self._metadata.log_start(partition):
             self._metadata.record_log_start(partition, chosen.log_start, token=task.token).result()
-        task.lags["Delete"] = [each.segment_size_in_bytes for each in chosen.deletions]
         for item in chosen.deletions:
             now = self._metadata.remote_log_segment(item.remote_log_segment_id)
             if task.lost or self._stop.is_set() or now is None or now.state != item.state:
                 continue  # such as a copy that finished since it was listed
             try:
-                with self._counted("Delete"):
-                    self._remove(item, task.token)
-                task.lags["Delete"].remove(item.segment_size_in_bytes)
+                self._remove(item, task.token)
                 deleted += 1
             except ChunkstoreError as error:
                 failure = failure or error
@@ -225,17 +182,7 @@ class RemoteLogManager:
         Raises ``OffsetOutOfRange``, too.
         """
         check_int(offset, "offset", model.OFFSET_MAX)
-        log = self._source.view(partition)
-        if for_follower or not log.start <= offset < log.local_start:
-            return self._source.read(log, offset, max_bytes, isolation, for_follower=for_follower)
-        with self._counted("Fetch"):
-            found = self._source.read(log, offset, max_bytes, isolation)
-        self._count("RemoteFetchBytes", found.batch_bytes)
-        return found
-
-    def follow(self, partition: TopicIdPartition) -> int:
-        """The first offset of the log, as its leader recorded it, or the tier or the local log has it."""
-        return self._source.view(partition).start
+        return self._source.read(self._source.view(partition), offset, max_bytes, isolation, for_follower=for_follower)
 
     def run_once(self) -> dict[TopicIdPartition, Exception]:
         """Copy and expire all partitions that are led here, are ready, and did not just fail; returns the errors."""
@@ -277,15 +224,7 @@ class RemoteLogManager:
         with suppress(model.RemoteResourceNotFoundException):  # nothing of it was ever copied
             items = list(self._metadata.list_remote_log_segments(partition))
         chosen = self._expiry(log, items, fenced=task.token is not None)
-        return list(self._source.explain(log, items, chosen, task.stopped or task.error))
-
-    def metrics(self) -> dict[str, int]:
-        """Totals since the start, and the lags of partitions led here, under Kafka's names."""
-        found = dict(self._counts)
-        for verb in ("Copy", "Delete"):
-            lags = [size for task in list(self._tasks.values()) for size in task.lags.get(verb, ())]
-            found |= {f"Remote{verb}LagSegments": len(lags), f"Remote{verb}LagBytes": sum(lags)}
-        return found
+        return list(self._source.explain(log, items, chosen, task.error))
 
     def _leader(self, partition: TopicIdPartition) -> _Task:
         task = self._tasks.get(partition)
@@ -293,39 +232,21 @@ class RemoteLogManager:
             raise model.RemoteResourceNotFoundException(f"leadership of {partition}")
         return task
 
-    @contextmanager
-    def _counted(self, verb: str) -> Iterator[None]:
-        self._count(f"Remote{verb}Requests")
-        try:
-            yield
-        except BaseException:
-            self._count(f"Remote{verb}Errors")
-            raise
-
-    def _count(self, name: str, more: int = 1) -> None:
-        with self._lock:
-            self._counts[name] += more
-
     def _expiry(self, log: Log, items: Collection[RemoteLogSegmentMetadata], *, fenced: bool) -> Expiry:
         copied = self._source.copied_to(log)
         local_bytes = sum(each.bytes for each in log.segments if each.end_offset >= copied)
-        retention = Retention(self._config.retention_bytes, self._config.retention_ms)
         start = self._metadata.log_start(log.partition)
         state = LogState(filtered_epochs(log.epochs, start), start, log.end, local_bytes)
-        return choose(items, state, retention, runtime.now_ms(), frozenset(self._copying), fenced=fenced)
+        return choose(items, state, self._config, runtime.now_ms(), frozenset(self._copying), fenced=fenced)
 
     def _copy(self, task: _Task, partition: TopicIdPartition, planned: Planned) -> None:
-        identity, limit = RemoteLogSegmentId(partition, runtime.token(16)), self._config.custom_metadata_bytes_max
-        source = opened_segment(self._source, identity, planned, self._config.broker_id)
-        with self._counted("Copy"), source as (item, data):
+        identity = RemoteLogSegmentId(partition, runtime.token(16))
+        with opened_segment(self._source, identity, planned, self._config.broker_id) as (item, data):
             self._copying.add(identity)
             try:
                 self._metadata.add_remote_log_segment_metadata(item, token=task.token).result()
                 item = replace(item, custom_metadata=self._storage.copy_log_segment_data(item, data))
-                if (size := len(item.custom_metadata or b"")) > limit:
-                    task.stopped = f"the storage manager gave custom metadata of {size} bytes, {limit} are allowed"
-                    raise model.RemoteStorageException(f"{identity}: {task.stopped}; {partition} is copied no more")
-                if task.lost and self._config.on_leadership_lost == "cancel":
+                if task.lost:
                     raise model.RemoteStorageException(f"{identity}: {partition} is not led here any more: not copied")
                 self._update(item, _FINISHED, task.token)
             except Exception:
@@ -334,7 +255,6 @@ class RemoteLogManager:
                 raise
             finally:
                 self._copying.discard(identity)
-        self._count("RemoteCopyBytes", planned.segment.bytes)
 
     def _remove(self, item: RemoteLogSegmentMetadata, token: int | None) -> None:
         for state in (_DELETING, _DELETED):

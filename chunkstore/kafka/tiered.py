@@ -10,22 +10,21 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
 from chunkstore.codec.kafka.batches import LogSummary, ReadOptions, iter_batches
-from chunkstore.codec.kafka.checkpoints import LeaderEpoch, read_leader_epochs
+from chunkstore.codec.kafka.checkpoints import LeaderEpoch
 from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.codec.kafka.records import Isolation, Record, Transactions, iter_records
 from chunkstore.codec.sources import DataSource
 from chunkstore.errors import ChunkNotFound, Damaged, Unsupported
 from chunkstore.kafka import model
 from chunkstore.kafka.container import identity_of, segment_of
-from chunkstore.kafka.lineage import Piece
+from chunkstore.kafka.lineage import Piece, first_open, open_after, transactions_of
 from chunkstore.kafka.model import RemoteLogSegmentMetadata, RemoteResourceNotFoundException, TopicIdPartition
-from chunkstore.kafka.retention import Expiry, filtered_epochs, find_log_start, within_lineage
+from chunkstore.kafka.retention import Expiry, filtered_epochs, within_lineage
 from chunkstore.kafka.sources import LogDirectory, Segment
-from chunkstore.kafka.transactions import first_open, open_after, transactions_of
 
 __all__ = ["Fetched", "Log", "Reason", "TieredDirectory", "explain_tier"]
 
@@ -36,13 +35,11 @@ _INDEXES: Final = 64
 
 
 class Fetched(NamedTuple):
-    """Records, where to go on, whether they came from the tier, and the bytes of their batches. Markers, and what is aborted, have
-    offsets and no record."""
+    """Records, where to go on, and whether they came from the tier. Markers, and what is aborted, have offsets and no record."""
 
     records: tuple[Record, ...]
     next_offset: int
     remote: bool = False
-    batch_bytes: int = 0
 
 
 class Reason(NamedTuple):
@@ -107,11 +104,11 @@ class TieredDirectory(LogDirectory):
         if not found.segments or found.segments[0].topic_id not in ("", uuid_text(partition.topic_id)):
             raise RemoteResourceNotFoundException(f"partition {partition} in {self.url}")
         first = found.segments[0]
-        epochs = read_leader_epochs(self.index(first, "leaderEpoch") or b"0\n0\n", object=f"{partition} leader epochs")
-        epochs = self._uncut(partition, epochs)
+        epochs = self._uncut(partition, self.leader_epochs(first))
         local = max(first.start_offset, found.log_starts.get(place, 0))
-        lowest_of = partial(self._metadata.lowest_offset_for_epoch, partition)
-        start = max(self._metadata.log_start(partition), min(local, find_log_start(epochs, local, lowest_of)))
+        lowest = (self._metadata.lowest_offset_for_epoch(partition, row.epoch) for row in epochs)
+        tiered = next((offset for offset in lowest if offset is not None), local)
+        start = max(self._metadata.log_start(partition), min(local, tiered))
         segments = [each for each in found.segments if each.end_offset >= local or each.state == "ACTIVE"]
         return Log(partition, segments, epochs, start, local, segments[-1].end_offset + 1, highs.get(place, 0))
 
@@ -125,9 +122,7 @@ class TieredDirectory(LogDirectory):
                     found = self._metadata.remote_log_segment_metadata(partition, epoch, offset)
                     if found is None:
                         continue
-                    data = self.index(segment := segment_of(found, None), "leaderEpoch") or b"0\n0\n"
-                    rows = read_leader_epochs(data, object=f"{segment.name} leader epochs")
-                    rows = [row for row in rows if row.epoch <= epoch]
+                    rows = [row for row in self.leader_epochs(segment_of(found, None)) if row.epoch <= epoch]
                     if rows and rows[0].start_offset < at and rows[-1].start_offset <= found.epoch_start(epoch):
                         epochs = [*rows, *epochs[1:]]
                         break
@@ -187,7 +182,7 @@ class TieredDirectory(LogDirectory):
                 options = ReadOptions(*begin, unfinished=cut, summary=seen)
                 records = tuple(iter_records(few, *place, isolation=isolation, transactions=known, options=options))
             stop = max(offset, seen.end_offset) if cut or seen.beyond >= 0 else piece.stop
-            return Fetched(records, stop, bool(segment.uuid), seen.end_position - first.position)
+            return Fetched(records, stop, bool(segment.uuid))
         if not start <= offset <= end or (at == offset < end):
             raise model.OffsetOutOfRange(str(log.partition), offset, start, end)
         return Fetched((), at)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hmac
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from struct import pack, unpack, unpack_from
-from typing import Self
+from typing import NamedTuple, Self
 
 from chunkstore.checksum import crc32c
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.kafka.model import RemoteLogSegmentMetadata, TopicIdPartition
+from chunkstore.kafka.server import KafkaServer, listening
 from chunkstore.kafka.wire import Operation, Status, encode_segment
 
 WAIT_S = 60.0
@@ -26,6 +29,22 @@ def update_of(item: RemoteLogSegmentMetadata, state: int, custom: bytes | None =
     identity = item.remote_log_segment_id
     more = pack(">i", -1) if custom is None else pack(">i", len(custom)) + custom
     return place(identity.topic_id_partition) + identity.id + pack(">q", 9) + more + pack(">bi", state, 1)
+
+
+class Serving(NamedTuple):
+    """A server, and where it listens."""
+
+    server: KafkaServer
+    address: str
+
+
+@contextmanager
+def serving_at(
+    store: ChunkedSegmentStorage, socket: str | None = None, listen: str | None = None, token: bytes | None = None
+) -> Iterator[Serving]:
+    """A server at this address."""
+    with listening(socket, listen, token) as listener, KafkaServer(store, listener) as server:
+        yield Serving(server, listener.address)
 
 
 class Client:

@@ -14,13 +14,13 @@ from chunkstore.codec.kafka import encryption
 from chunkstore.codec.kafka.encryption import ChunkDecoder, load_private_key
 from chunkstore.codec.kafka.manifest import INDEX_NAMES, MANIFEST_BYTES_MAX, Manifest, read_manifest
 from chunkstore.codec.kafka.names import uuid_text
-from chunkstore.errors import Damaged
+from chunkstore.errors import Damaged, InvalidArgument
 from tests.kafka.support_logdir import FIXTURES
 
 BUCKET = FIXTURES / "aiven-bucket"
 EXPECTED: dict[str, Any] = json.loads((FIXTURES / "aiven.segments.json").read_text())
 PEM = (FIXTURES / "aiven-keys" / "key1-private.pem").read_bytes()
-KEYS = {"key1": load_private_key(PEM)}
+KEYS = [load_private_key(PEM)]
 ENCRYPTED = next(key for key in EXPECTED if key.startswith("encrypted"))
 PLAIN = next(key for key in EXPECTED if key.startswith("plain"))
 
@@ -82,21 +82,21 @@ def test_stored_bytes_that_are_changed_or_cut_are_damage(kind: str) -> None:
     stored = log[chunk.stored_position : chunk.stored_position + chunk.stored_bytes]
     for wrong in [stored[:-1], stored + b"\0", b""] + [stored[:9] + b"\0" + stored[10:]] * (kind == "encrypted"):
         with pytest.raises(Damaged) as caught:
-            ChunkDecoder(manifest, KEYS, object="log").chunk(chunk, wrong)
-        assert (caught.value.object, caught.value.position) == ("log", chunk.stored_position)
+            ChunkDecoder(manifest, KEYS, stem="s").chunk(chunk, wrong)
+        assert (caught.value.object, caught.value.position) == ("s.log", chunk.stored_position)
 
 
-def test_a_data_key_that_is_not_wrapped_so_is_damage() -> None:
+def test_a_data_key_that_is_not_wrapped_so_is_refused() -> None:
     manifest, _, _ = manifest_of(ENCRYPTED)
     assert manifest.data_key is not None
     raw = b64decode(manifest.data_key.removeprefix("key1:"))
     text = bytes(158) + b"\1" + bytes(32)  # a padded key of 32 bytes, but for its label
     masked = encryption._masked(text, bytes(64))
     block = int.from_bytes(encryption._masked(bytes(64), masked) + masked, "big")
-    unlabelled = pow(block, 65537, KEYS["key1"].modulus).to_bytes(256, "big")
+    unlabelled = pow(block, 65537, KEYS[0].modulus).to_bytes(256, "big")
     for wrong in (unlabelled, b"\0" + raw, b"", raw[:-1], raw[:-1] + bytes((raw[-1] ^ 1,)), b"\xff" * len(raw)):
         path = (BUCKET / ENCRYPTED).read_bytes().replace(manifest.data_key.encode(), b"key1:" + b64encode(wrong))
-        with pytest.raises(Damaged, match="key1"):
+        with pytest.raises(InvalidArgument, match="key1"):
             ChunkDecoder(read_manifest(path), KEYS)
 
 

@@ -12,7 +12,7 @@ from chunkstore.codec.kafka.checkpoints import LeaderEpoch
 from chunkstore.codec.kafka.remote_metadata import PartitionDeleteState, RecordKind, SegmentState
 from chunkstore.kafka.lineage import apply_records, resolve
 from chunkstore.kafka.sources import Segment
-from tests.kafka.support_marks import SEGMENT
+from tests.kafka.support_records import SEGMENT
 
 STARTED, FINISHED, DELETING, DELETED = SegmentState
 Made = tuple[int, int, dict[int, int]]

@@ -11,8 +11,8 @@ import chunkstore
 from chunkstore import errors, runtime
 from chunkstore.kafka import RemoteLogMetadataManager
 from chunkstore.kafka.model import TopicIdPartition
-from chunkstore.kafka.server import KafkaServer
 from tests.kafka.support_metadata import fresh_root
+from tests.kafka.support_wire import serving_at
 from tests.support.servers.base import ServerMissing, missing
 from tests.support.servers.hdfs_jars import java_command
 from tests.support.servers.kafka import OLD, jars, plugin
@@ -38,7 +38,7 @@ def test_a_refused_partition_stops_no_other(command: list[str], tmp_path: Path) 
         # Kept in the other mode.
         refused = TopicIdPartition((1).to_bytes(8, "big") + bytes(8), "t", 0)
         RemoteLogMetadataManager(store).on_partition_leadership_changes([refused])
-        with KafkaServer(store, socket=str(tmp_path / "s")) as server:
+        with serving_at(store, str(tmp_path / "s")) as server:
             done = probed([*command, "leaders", server.address])
     assert done.stdout.split() == ["false", "true", "true", "true"]
     assert done.stderr.count("WARNING") == 1 and "mode" in done.stderr
@@ -51,8 +51,8 @@ def test_events_that_hang_do_not_block_the_metadata_loader(command: list[str], t
         ended.wait(120)
         raise errors.Closed("the test has ended")
 
-    with chunkstore.open(fresh_root()) as store, KafkaServer(store, socket=str(tmp_path / "s")) as server:
-        server._metadata.update_remote_log_segment_metadata = hang  # type: ignore[assignment, method-assign]
+    with chunkstore.open(fresh_root()) as store, serving_at(store, str(tmp_path / "s")) as server:
+        server.server._metadata.update_remote_log_segment_metadata = hang  # type: ignore[assignment, method-assign]
         try:
             assert probed([*command, "loader", server.address]).stdout == "ended\n"
         finally:

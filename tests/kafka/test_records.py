@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.codec.kafka.batches import EVERYTHING, ReadOptions, iter_batches
+from chunkstore.codec.kafka.indexes import AbortedTransaction
 from chunkstore.codec.kafka.record_batches import RECORD_SCHEMA, record_batches
 from chunkstore.codec.kafka.records import (
-    AbortedTransaction,
     Record,
     Transactions,
     iter_records,

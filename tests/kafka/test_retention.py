@@ -13,9 +13,7 @@ from chunkstore.kafka import RemoteLogManagerConfig
 from chunkstore.kafka.model import RemoteLogSegmentMetadata
 from chunkstore.kafka.retention import (
     LogState,
-    Retention,
     choose,
-    find_copied_offset,
     within_lineage,
 )
 from chunkstore.kafka.sources import Segment
@@ -25,19 +23,6 @@ from tests.kafka.support_metadata import FINISHED, number_of, segment
 LINEAGE = {0: 0, 1: 10, 2: 20, 3: 30, 4: 40, 5: 50, 7: 70}
 CUT = {7: 51, 9: 100}
 NOW = 1_000_000
-
-
-@pytest.mark.parametrize(
-    ("epochs", "highest", "found"),
-    [
-        ([(0, 0), (1, 500)], {}, (-1, -1)),
-        ([(0, 0), (1, 500)], {0: 200}, (200, 0)),
-        ([(0, 0), (1, 150), (2, 300)], {0: 200}, (149, 0)),
-        ([(0, 0), (1, 150)], {1: 900, 0: 149}, (399, 1)),
-    ],
-)
-def test_the_copied_offset(epochs: list[tuple[int, int]], highest: dict[int, int], found: tuple[int, int]) -> None:
-    assert find_copied_offset(epochs, 400, highest.get) == found
 
 
 @pytest.mark.parametrize(
@@ -86,9 +71,13 @@ def numbers(found: Iterable[RemoteLogSegmentMetadata]) -> list[int | None]:
     return [number_of(each) for each in found]
 
 
-@pytest.mark.parametrize("retention", [Retention(size_bytes=0), Retention(age_ms=0)])
+@pytest.mark.parametrize(
+    "retention", [RemoteLogManagerConfig(retention_bytes=0), RemoteLogManagerConfig(retention_ms=0)]
+)
 @pytest.mark.parametrize(("second", "start"), [((100, 199), 200), ((0, 104), 105)])
-def test_retention_of_nothing_deletes_all(retention: Retention, second: tuple[int, int], start: int) -> None:
+def test_retention_of_nothing_deletes_all(
+    retention: RemoteLogManagerConfig, second: tuple[int, int], start: int
+) -> None:
     found = choose([item(1, 0, 99), item(2, *second)], LogState({0: 0}, 0, 500), retention, NOW)
     assert (sorted(map(number_of, found.deletions), key=str), found.log_start) == ([1, 2], start)
 
@@ -103,7 +92,11 @@ def test_a_prefix_of_the_log_is_deleted(*, by_size: bool, count: int) -> None:
         inner = {epoch: max(begin, start) for epoch, begin in lineage.items() if begin <= end}
         epochs = {epoch: begin for epoch, begin in inner.items() if epoch == max(inner) or not at}
         held.append(item(at, start, end, epochs=epochs, stamp=NOW - 10 if at < count else NOW))
-    limit = Retention(size_bytes=(50 - count) * 1024 + 512) if by_size else Retention(age_ms=10)
+    limit = (
+        RemoteLogManagerConfig(retention_bytes=(50 - count) * 1024 + 512)
+        if by_size
+        else RemoteLogManagerConfig(retention_ms=10)
+    )
     found = choose(reversed(held), LogState(lineage, 0, 5001, 512), limit, NOW)
     assert (numbers(found.deletions), found.log_start) == ([*range(count)], count * 100)
 

@@ -22,11 +22,10 @@ import chunkstore
 from chunkstore import errors
 from chunkstore.cli import main
 from chunkstore.kafka import server as module
-from chunkstore.kafka.server import KafkaServer
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.wire import Operation, Status, encode_segment
 from tests.kafka.support_metadata import PARTITION, Store, segment
-from tests.kafka.support_wire import WAIT_S, Client, place, update_of
+from tests.kafka.support_wire import WAIT_S, Client, Serving, place, serving_at, update_of
 from tests.support.paths import SOURCES
 
 TOKEN = b"a token of 24 characters"
@@ -44,8 +43,8 @@ def path() -> Iterator[str]:
 
 
 @pytest.fixture
-def server(store: Store, path: str) -> Iterator[KafkaServer]:
-    with KafkaServer(store, socket=path) as made:
+def server(store: Store, path: str) -> Iterator[Serving]:
+    with serving_at(store, path) as made:
         yield made
 
 
@@ -58,7 +57,7 @@ def listed(result: bytes) -> tuple[int, int, int]:
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["unix", "tcp"])
 def test_the_life_of_a_segment(store: Store, path: str, token: bytes | None) -> None:
     where: Any = {"socket": path} if token is None else {"listen": "127.0.0.1:0", "token": token}
-    with KafkaServer(store, **where) as server, Client(server.address, token) as client:
+    with serving_at(store, **where) as server, Client(server.address, token) as client:
         assert unpack(">q", client.ok(Operation.PING)) == (store.epoch,)
         assert client.ask(Operation.LIST, ALL)[0] == Status.NOT_FOUND
         client.ok(Operation.LEADERSHIP, LED)
@@ -99,18 +98,18 @@ def test_a_new_server_deletes_copies_that_died_with_the_last_owner(root: str, pa
     with chunkstore.open(root) as store:
         RemoteStorageManager(store)._begin(ITEM)
     with chunkstore.open(root) as store:
-        assert RemoteStorageManager(store).copies_under_way()
-        with KafkaServer(store, socket=path):
+        assert [*store.segments()]
+        with serving_at(store, path):
             assert not [*store.segments()]
 
 
 def test_a_copy_that_fails_takes_all_data_and_the_connection_goes_on(
-    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+    server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Client(server.address) as client:
         late = encode_segment(ITEM) + pack(">6q", len(LOG), -1, -1, -1, -1, -1)
         assert client.ask(Operation.COPY, late, data=[LOG], wait_ms=0)[0] == Status.RETRY
-        assert not [*server._store.segments()]
+        assert not [*server.server._store.segments()]
         wrong = late[:18] + b"\0" + late[19:]  # no name of a topic
         assert client.ask(Operation.COPY, wrong, data=[LOG])[0] == Status.INVALID
         assert client.fetch(ITEM, 0, 9)[0] == Status.NOT_FOUND
@@ -122,7 +121,7 @@ def test_a_copy_that_fails_takes_all_data_and_the_connection_goes_on(
             (RuntimeError("an inside"), Status.FAILED),
         ):
             with monkeypatch.context() as patch:
-                patch.setattr(server._storage, "_begin", lambda item, error=error: (_ for _ in ()).throw(error))
+                patch.setattr(server.server._storage, "_begin", lambda item, error=error: (_ for _ in ()).throw(error))
                 answered, [text] = client.copy(ITEM, LOG, INDEXES)
             assert answered == status and b"an inside" not in text
         assert client.copy(ITEM, LOG, INDEXES)[0] == Status.OK
@@ -134,7 +133,7 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-def test_peers_that_stall_or_send_garbage_disturb_no_one(server: KafkaServer) -> None:
+def test_peers_that_stall_or_send_garbage_disturb_no_one(server: Serving) -> None:
     with Client(server.address) as stalled, Client(server.address) as client:
         stalled.socket.sendall(b"\0\0\0")
         for data in GARBAGE:
@@ -156,14 +155,14 @@ def test_peers_that_stall_or_send_garbage_disturb_no_one(server: KafkaServer) ->
         assert client.ok(Operation.PING)
 
 
-def test_peers_that_do_not_prove_themselves_are_closed(server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_that_do_not_prove_themselves_are_closed(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_AUTHENTICATION_S", 0.1)
     with _silent(server) as silent, suppress(ConnectionError):
         while silent.recv(99):
             pass
 
 
-def _silent(server: KafkaServer) -> socket.socket:
+def _silent(server: Serving) -> socket.socket:
     """A connection that has got its greeting, and does not answer."""
     made = socket.socket(socket.AF_UNIX)
     made.settimeout(WAIT_S)
@@ -173,7 +172,7 @@ def _silent(server: KafkaServer) -> socket.socket:
 
 
 def test_only_clients_with_the_token_are_served(store: Store) -> None:
-    with KafkaServer(store, listen="127.0.0.1:0", token=TOKEN) as server:
+    with serving_at(store, listen="127.0.0.1:0", token=TOKEN) as server:
         for token in (None, TOKEN + b"!"):
             with Client(server.address, token) as client:
                 assert client.receive()[9] == Status.DENIED
@@ -182,35 +181,35 @@ def test_only_clients_with_the_token_are_served(store: Store) -> None:
         {"listen": "0.0.0.0:0"}, {"listen": "127.0.0.1:0", "token": b"short"}, {}, {"listen": "nowhere"}, {"listen": "127.0.0.1:99999"},
         {"listen": "127.0.0.1:0", "socket": "/tmp/s"},
     ):  # fmt: skip
-        with pytest.raises(errors.InvalidArgument):
-            KafkaServer(store, **wrong)
+        with pytest.raises(errors.InvalidArgument), serving_at(store, **wrong):
+            pass
 
 
 def test_the_socket_is_private_removed_and_replaced_only_if_dead(store: Store, path: str) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
-    with KafkaServer(store, socket=path) as server:
+    with serving_at(store, path) as server:
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-        with pytest.raises(errors.InvalidArgument, match="another process"), KafkaServer(store, socket=path):
+        with pytest.raises(errors.InvalidArgument, match="another process"), serving_at(store, path):
             pass
         with Client(server.address) as client:
             assert client.ok(Operation.PING)
     assert not os.path.exists(path)
     Path(path).write_text("a file")
-    with pytest.raises(errors.InvalidArgument), KafkaServer(store, socket=path):
+    with pytest.raises(errors.InvalidArgument), serving_at(store, path):
         pass
     assert Path(path).read_text() == "a file"
 
 
 def test_once_deposed_it_answers_retry_and_says_so(root: str, path: str) -> None:
-    with chunkstore.open(root) as store, KafkaServer(store, socket=path) as server, Client(server.address) as client:
+    with chunkstore.open(root) as store, serving_at(store, path) as server, Client(server.address) as client:
         client.ok(Operation.LEADERSHIP, LED)
-        server.wait(0)
+        server.server.wait(0)
         with chunkstore.open(root, take_over=True):
             assert client.ask(Operation.ADD, encode_segment(ITEM))[0] == Status.RETRY
             assert client.copy(ITEM, LOG, INDEXES)[0] == Status.RETRY
             with pytest.raises(errors.NotOwner):
-                server.wait(WAIT_S)
+                server.server.wait(WAIT_S)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.errors import InvalidArgument
-from chunkstore.kafka import tier as copies
+from chunkstore.kafka import folders
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.tier import restore, tier
 from tests.kafka.support_leader import batches, leading, write_log
@@ -18,7 +18,6 @@ from tests.kafka.support_tier import lock_command, locked, spans
 
 LOGS = {0: batches(0, 99), 100: batches(100, 199), 200: batches(200, 299), 300: batches(300, 349)}
 FOLDER = "orders-3"
-LENGTH = len(batches(0, 9))
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def test_restore_holds_the_lock_of_the_directory(
     back.mkdir()
     with locked(back), pytest.raises(InvalidArgument, match="a broker, or another restore, holds"):
         restore(store, str(back))
-    genuine, others = copies.staged, []
+    genuine, others = folders.staged, []
 
     def staged(log_dir: str) -> str:
         with pytest.raises(InvalidArgument, match="another restore"):
@@ -58,21 +57,7 @@ def test_restore_holds_the_lock_of_the_directory(
         others.append(subprocess.run(lock_command(back), check=False, input=b"", stderr=subprocess.PIPE, timeout=60))
         return genuine(log_dir)
 
-    monkeypatch.setattr(copies, "staged", staged)
+    monkeypatch.setattr(folders, "staged", staged)
     restore(store, str(back))
     assert b"BlockingIOError" in others[0].stderr
     assert [path.name for path in back.iterdir()] == [FOLDER]
-
-
-def test_a_whole_directory_is_stored_as_it_is_now(logs: Path, store: Store, tmp_path: Path) -> None:
-    (logs / ".kafka_cleanshutdown").touch()
-    assert tier(str(logs), store, whole=True).copied == 4
-    other = batches(100, 199, max_timestamp=1)
-    assert len(other) == len(LOGS[100])  # compaction may keep a segment's span, and even its size
-    for number, data in enumerate((other, other[LENGTH:])):
-        log_of(logs, 100).write_bytes(data)
-        assert tier(str(logs), store, whole=True)[:3:2] == (1, 3)
-        restore(store, str(tmp_path / f"{number}"))
-        assert log_of(tmp_path / f"{number}", 100).read_bytes() == data
-        assert spans(store) == [(0, 99), (100, 199), (200, 299), (300, 349)]  # what was replaced is deleted
-    assert tier(str(logs), store, whole=True)[:3:2] == (0, 4)

@@ -7,6 +7,7 @@ Memory: one window or one batch. Leaves out: what is inside a batch (``records``
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
@@ -124,18 +125,15 @@ class Tail(NamedTuple):
 class LogSummary:
     """What was read of a log segment so far. ``start_offset``, ``end_offset``: the first base offset (-1: none), the one after the last.
 
-    ``end_position``: where the last batch ends, in bytes. ``max_timestamp``: in milliseconds since 1970; -1: none. ``gaps``: how often
-    offsets are missing between batches, as after compaction. ``epoch_drops``: how often a leader epoch is less than the one before it.
-    ``beyond``: the base offset of the batch that ended the reading, as it is not below ``end_offset``; -1: none. ``tail``: what is no
-    batch; known at the end.
+    ``end_position``: where the last batch ends, in bytes. ``gaps``: how often offsets are missing between batches, as after compaction.
+    ``epoch_drops``: how often a leader epoch is less than the one before it. ``beyond``: the base offset of the batch that ended the
+    reading, as it is not below ``end_offset``; -1: none. ``tail``: what is no batch; known at the end.
     """
 
     batches: int = 0
-    records: int = 0
     start_offset: int = -1
     end_offset: int = 0
     end_position: int = 0
-    max_timestamp: int = -1
     gaps: int = 0
     epoch_drops: int = 0
     beyond: int = -1
@@ -145,18 +143,17 @@ class LogSummary:
 def validate(source: DataSource, options: ReadOptions = EVERYTHING) -> LogSummary:
     """Check every batch of a log segment without decompressing its records. Raises as ``iter_batches``."""
     summary = LogSummary()
-    for _ in iter_batches(source, options, summary):
-        pass
+    deque(iter_batches(source, options._replace(summary=summary)), 0)
     return summary
 
 
-def iter_batches(source: DataSource, options: ReadOptions = EVERYTHING, summary: LogSummary | None = None) -> Iterator[Batch]:  # fmt: skip
-    """The record batches of a log segment, in order, each one checked; ``summary`` counts those that were read.
+def iter_batches(source: DataSource, options: ReadOptions = EVERYTHING) -> Iterator[Batch]:
+    """The record batches of a log segment, in order, each one checked.
 
     Raises while iterating: ``InvalidArgument`` for a position that is not in the object, ``Damaged`` at the first byte that is wrong,
     ``Unsupported`` for magic 0 and 1, and what ``source.read`` raises. Retry: safe.
     """
-    seen = summary or options.summary or LogSummary()
+    seen = options.summary or LogSummary()
     length_max, start_offset, stop = options.batch_bytes_max, options.start_offset, source.length
     if not 0 <= options.position <= source.length:
         raise InvalidArgument(f"position {options.position} of {source.length} bytes", argument="options")
@@ -172,7 +169,7 @@ def iter_batches(source: DataSource, options: ReadOptions = EVERYTHING, summary:
                 seen.tail = _tail(source, at, options)
                 return
         fields = _unpack(data, place)
-        base, length, leader_epoch, magic, crc, _, last_delta, _, max_timestamp, _, _, _, count = fields
+        base, length, leader_epoch, magic, crc, _, last_delta, *_, count = fields
         size = length + _LENGTH_ENDS
         if magic != 2 or not _LENGTH_MIN <= length <= length_max or size > stop - at:
             _check_frame(source, at, options, bytes(data[place : place + BATCH_HEADER_BYTES]))
@@ -203,8 +200,6 @@ def iter_batches(source: DataSource, options: ReadOptions = EVERYTHING, summary:
         at = seen.end_position = at + size
         seen.end_offset = next_offset
         seen.batches += 1
-        seen.records += count
-        seen.max_timestamp = max(seen.max_timestamp, max_timestamp)
         if body:
             yield Batch._make((source.name, at - size, *fields, body))
 

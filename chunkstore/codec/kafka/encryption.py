@@ -7,7 +7,8 @@ SHA3-512 for label and mask, which ``cryptography`` refuses: it is done here. Le
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha3_512
 from typing import Final
@@ -72,22 +73,21 @@ def _unwrapped(wrapped: bytes, key: PrivateKey) -> bytes:
 class ChunkDecoder:
     """Gives the log's and the indexes' bytes of one segment from what its objects hold. Threads may share it."""
 
-    def __init__(self, manifest: Manifest, keys: Mapping[str, PrivateKey], *, object: str = "segment") -> None:
-        """``keys``: private keys by the names that data keys have; ``object`` names the segment in errors.
+    def __init__(self, manifest: Manifest, keys: Sequence[PrivateKey] = (), *, stem: str = "segment") -> None:
+        """``keys``: private keys, each one is tried; ``stem``: how the names of the segment's objects begin, for errors.
 
-        ``InvalidArgument`` if the one wanted is not there, ``Damaged`` if the data key is not wrapped under it.
+        ``InvalidArgument`` if the data key is wrapped under none of them.
         """
-        self._manifest, self._object, self._cipher = manifest, object, None
-        if manifest.data_key is not None:
-            name, _, wrapped = manifest.data_key.partition(":")
-            if name not in keys:
-                text = f"{object} is encrypted under {name[:60]!r}: give the private key of this name"
-                raise InvalidArgument(text, argument="keys")
-            try:
-                self._cipher = AESGCM(_unwrapped(b64decode(wrapped, validate=True), keys[name]))
-            except ValueError as error:
-                text = f"its data key is not wrapped under this key {name[:60]!r}: wrong key, or damage"
-                raise Damaged(text, object=object) from error
+        self._manifest, self._stem, self._cipher = manifest, stem, None
+        if manifest.data_key is None:
+            return
+        owner, _, wrapped = manifest.data_key.partition(":")
+        for key in keys:
+            with suppress(ValueError):
+                self._cipher = AESGCM(_unwrapped(b64decode(wrapped, validate=True), key))
+                return
+        text = f"{stem}.log is encrypted under {owner[:60]!r}: none of the {len(keys)} keys fits (--key FILE.pem)"
+        raise InvalidArgument(text, argument="keys")
 
     def chunk(self, chunk: Chunk, stored: bytes) -> bytes:
         """The bytes of the log that ``stored`` is: all bytes of ``chunk`` in the object ``.log``. ``Damaged`` if they are not."""
@@ -96,11 +96,11 @@ class ChunkDecoder:
             plain = self._plain(stored)
             if self._manifest.compression:
                 plain = unpack_zstd(plain, min(chunk.size_bytes, CHUNK_BYTES_MAX))
+            if len(stored) != chunk.stored_bytes or len(plain) != chunk.size_bytes:
+                raise ValueError(f"{len(plain)} after unpacking")
         except (InvalidTag, ValueError) as error:
             text = f"{text}: {str(error) or 'not authentic'}"
-            raise Damaged(text, object=self._object, position=chunk.stored_position) from error
-        if len(stored) != chunk.stored_bytes or len(plain) != chunk.size_bytes:
-            raise Damaged(text, object=self._object, position=chunk.stored_position)
+            raise Damaged(text, object=f"{self._stem}.log", position=chunk.stored_position) from error
         return plain
 
     def index(self, name: str, stored: bytes) -> bytes:
@@ -112,7 +112,7 @@ class ChunkDecoder:
             return self._plain(stored) if stored else b""
         except (InvalidTag, ValueError) as error:
             text = f"{name}: {str(error) or 'not authentic'}"
-            raise Damaged(text, object=self._object, position=position) from error
+            raise Damaged(text, object=f"{self._stem}.indexes", position=position) from error
 
     def _plain(self, stored: bytes) -> bytes:
         if self._cipher is None:

@@ -14,12 +14,13 @@ from typing import Final, Literal, NamedTuple
 
 from chunkstore.codec.kafka.batches import EVERYTHING, OFFSET_MAX, Batch, ReadOptions, iter_batches
 from chunkstore.codec.kafka.compression import decompress
+from chunkstore.codec.kafka.indexes import AbortedTransaction
 from chunkstore.codec.sources import DataSource
 from chunkstore.errors import Damaged, InvalidArgument
 
 __all__ = [
-    "AbortedTransaction", "ControlRecord", "Isolation", "Record", "Transactions", "control_record", "iter_records", "parse_records",
-    "records_data", "scan_transactions", "visible_batches",
+    "Isolation", "Record", "Transactions", "control_type", "iter_records", "parse_records", "records_data", "scan_transactions",
+    "visible_batches",
 ]  # fmt: skip
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -28,7 +29,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 _RECORD_BYTES_MIN: Final = 7
 """What a record takes at least: one byte each for length, attributes, two deltas, two lengths and the number of headers."""
 _CONTROL_KEY: Final = Struct(">hh")
-_CONTROL_VALUE: Final = Struct(">hi")
+_ABORT, _COMMIT = 0, 1
 
 
 class Record(NamedTuple):
@@ -49,29 +50,6 @@ class Record(NamedTuple):
     leader_epoch: int
     producer_id: int
     transactional: bool
-
-
-class ControlRecord(NamedTuple):
-    """What a control batch says. ``type``: "abort" or "commit" ends a transaction of ``producer_id``; a number: others, of KRaft's log.
-
-    ``coordinator_epoch`` is ``None`` where the record has none. ``timestamp``: milliseconds since 1970.
-    """
-
-    offset: int
-    timestamp: int
-    version: int
-    type: Literal["abort", "commit"] | int
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int | None
-
-
-class AbortedTransaction(NamedTuple):
-    """An aborted transaction: its records are those of ``producer_id`` from ``first_offset`` to ``last_offset``, that of its marker."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
 
 
 class Transactions(NamedTuple):
@@ -126,7 +104,7 @@ def visible_batches(
             raise InvalidArgument("read_committed needs transactions: see scan_transactions", argument="transactions")
         if transactions.last_stable_offset is not None:
             options = options._replace(end_offset=min(options.end_offset, transactions.last_stable_offset))
-        for producer_id, first_offset, last_offset in sorted(transactions.aborted):
+        for producer_id, first_offset, last_offset, _ in sorted(transactions.aborted):
             aborted.setdefault(producer_id, []).append((first_offset, last_offset))
 
     def is_aborted(batch: Batch) -> bool:
@@ -234,18 +212,16 @@ def _signed64(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def control_record(batch: Batch) -> ControlRecord | None:
-    """What a control batch says; ``None`` of other batches, and where compaction has emptied it. Raises ``Damaged``, ``Unsupported``."""
+def control_type(batch: Batch) -> int | None:
+    """What a control batch says: 0 aborts and 1 commits its producer's transaction, others are of KRaft's log; ``None`` of other batches,
+    and where compaction has emptied it. Raises ``Damaged``, ``Unsupported``."""
     if not batch.control or not batch.count:
         return None
-    record = next(parse_records(batch, records_data(batch, EVERYTHING)))
-    key, value = record.key or b"", record.value or b""
+    key = next(parse_records(batch, records_data(batch, EVERYTHING))).key or b""
     if len(key) < _CONTROL_KEY.size:
         raise _broken(batch, "a control record without version and type")
-    version, number = _CONTROL_KEY.unpack_from(key)
-    kind: Literal["abort", "commit"] | int = "abort" if number == 0 else "commit" if number == 1 else number
-    epoch = _CONTROL_VALUE.unpack_from(value)[1] if number in (0, 1) and len(value) >= _CONTROL_VALUE.size else None
-    return ControlRecord(record.offset, record.timestamp, version, kind, batch.producer_id, batch.producer_epoch, epoch)
+    kind: int = _CONTROL_KEY.unpack_from(key)[1]
+    return kind
 
 
 def scan_transactions(batches: Iterable[Batch], open: Mapping[int, int] | None = None) -> Transactions:
@@ -261,11 +237,10 @@ def scan_transactions(batches: Iterable[Batch], open: Mapping[int, int] | None =
     for batch in batches:
         end_offset = batch.last_offset + 1
         if batch.control:
-            found = control_record(batch)
-            if found is not None and found.type in ("abort", "commit"):
-                first_offset = going.pop(batch.producer_id, None)
-                if found.type == "abort" and first_offset is not None:
-                    aborted.append(AbortedTransaction(batch.producer_id, first_offset, found.offset))
+            kind = control_type(batch)
+            first_offset = going.pop(batch.producer_id, None) if kind in (_ABORT, _COMMIT) else None
+            if kind == _ABORT and first_offset is not None:
+                aborted.append(AbortedTransaction(batch.producer_id, first_offset, batch.last_offset))
         elif batch.transactional:
             going.setdefault(batch.producer_id, batch.base_offset)
     return Transactions(tuple(aborted), min(going.values(), default=end_offset), going)
