@@ -20,7 +20,6 @@ from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.metrics import CallCounts
 from chunkstore.observer import Observer
-from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.space import Reserve
 from chunkstore.records.arguments import check_flags
 from chunkstore.records.names import ContainerNames
@@ -354,21 +353,9 @@ class _Claim(NamedTuple):
                     observer=observer,
                     optimiser=optimiser,
                     asks=StoredAsks(storage, names, format_.uuid),
-                    importer=_importer(settings),
                     on_close=parts.closers(mine, storage if self.close_storage else None),
                 )
             except BaseException:
                 ownership.journal.close()
                 ownership.store.close(clean=False)
                 raise
-
-
-def _importer(
-    settings: Settings,
-) -> Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None:
-    """What imports unknown segments from header files (``Settings.headers``)."""
-    if settings.headers != "import":
-        return None
-    from chunkstore.headers.importing import HeaderImporter
-
-    return HeaderImporter
