@@ -20,7 +20,6 @@ from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.metrics import CallCounts
 from chunkstore.observer import Observer
-from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.space import Reserve
 from chunkstore.records.arguments import check_flags
 from chunkstore.records.names import ContainerNames
@@ -175,7 +174,6 @@ def open_store_on(
                     observer=observer,
                     optimiser=optimiser,
                     asks=StoredAsks(storage, names, format_.uuid),
-                    importer=_importer(chosen),
                     on_close=parts.closers(mine, storage if close_storage else None),
                 )
             except BaseException:
@@ -344,14 +342,3 @@ def _check_ownership(observer: object, optimiser: object, accept_rollback: objec
         raise InvalidArgument(
             f"optimiser must be a chunkstore.OptimiserPolicy, not {type(optimiser).__name__}", argument="optimiser"
         )
-
-
-def _importer(
-    settings: Settings,
-) -> Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None:
-    """What imports unknown segments from header files (``Settings.headers``)."""
-    if settings.headers != "import":
-        return None
-    from chunkstore.headers.importing import HeaderImporter
-
-    return HeaderImporter

@@ -115,6 +115,6 @@ def _open_backup(
         return Replica(
             own,
             follower,
-            why_absent=None if moment == (None, None) else follower.why_absent,
+            why_absent=None if moment == (None, None) else lambda _chunk: None,
             on_close=parts.closers(made if cache is None else None, storage if close_storage else None),
         )

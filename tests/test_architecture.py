@@ -196,7 +196,7 @@ ROOMS = {
 COMPOSERS = (
     "chunkstore.assembly",
     "chunkstore.backup.files",
-    "chunkstore.backup.salvage",
+    "chunkstore.backup.sources",
     "chunkstore.backup.restore",
     "chunkstore.buckets",
     "chunkstore.parts",

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from chunkstore.backup.copies import copies
 from chunkstore.backup.files import Export, open_stored_export
-from chunkstore.backup.runs import BackupInfo, complete_at, find_done, newest_complete
+from chunkstore.backup.runs import BackupInfo, complete_at, newest_complete
 from chunkstore.checksum import DIGEST_MODULUS, rows_digest
-from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCollected
+from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged
 from chunkstore.metadata.index import rebuild_index
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, MetadataView
@@ -114,13 +114,6 @@ class BackupFollower:
         except (ChunkNotFound, Damaged) as error:
             return [Finding(0, "damage", "", "", name, getattr(error, "position", 0), str(error))]
         return []
-
-    def why_absent(self, chunk: str) -> PastCollected | None:
-        """Why a copy is absent: the backup that is shown was dropped since; None: it is lost. Raises as ``find_done``."""
-        if find_done(self._storage, self._names, self._shown) is not None:
-            return None
-        lsn = self.store.head().position.lsn
-        return PastCollected(f"the backup of lsn {lsn} was dropped, and {chunk} deleted", lsn=lsn, chunk=chunk)
 
     def close(self) -> None:
         """Release the stores."""

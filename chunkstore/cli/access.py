@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
@@ -163,19 +163,22 @@ def require_lasting(root: str) -> None:
 
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """``verb``, with an option for each field of its parameter ``here``, as ``typer`` wants to see them; a switch has no ``--no-`` form."""
-    parameters = dict(signature(verb, eval_str=True).parameters)
-    here = parameters.pop("here", None)
-    shared: list[str] = []
-    if here is not None:
-        hints = get_type_hints(here.annotation, include_extras=True)
+    """``verb``, as ``typer`` wants to see it: a parameter that is a dataclass means an option for each of its fields. A switch has no
+    ``--no-`` form."""
+    parameters: dict[str, Parameter] = {}
+    records: dict[str, tuple[Any, list[str]]] = {}
+    for name, item in signature(verb, eval_str=True).parameters.items():
+        if not is_dataclass(item.annotation):
+            parameters[name] = item
+            continue
+        hints = get_type_hints(item.annotation, include_extras=True)
         defaults = {
-            item.name: Parameter.empty if item.default is MISSING else item.default for item in fields(here.annotation)
+            each.name: Parameter.empty if each.default is MISSING else each.default for each in fields(item.annotation)
         }
-        shared = [name for name in defaults if name not in _ORDER] + [name for name in _ORDER if name in defaults]
+        records[name] = (item.annotation, list(defaults))
         parameters |= {
-            name: Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hints[name])
-            for name in shared
+            each: Parameter(each, Parameter.KEYWORD_ONLY, default=value, annotation=hints[each])
+            for each, value in defaults.items()
         }
     for name, item in parameters.items():
         if get_origin(item.annotation) is Annotated:
@@ -185,10 +188,11 @@ def with_options(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def call(**given: Any) -> None:
-        if here is not None:
-            given["here"] = here.annotation(**{name: given.pop(name) for name in shared})
+        for name, (record, own) in records.items():
+            given[name] = record(**{each: given.pop(each) for each in own})
         verb(**given)
 
-    call.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    call.__annotations__ = {name: item.annotation for name, item in parameters.items()}
+    order = sorted(parameters, key=lambda name: _ORDER.index(name) if name in _ORDER else -1)
+    call.__signature__ = Signature([parameters[name] for name in order])  # type: ignore[attr-defined]
+    call.__annotations__ = {name: parameters[name].annotation for name in order}
     return call

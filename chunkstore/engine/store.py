@@ -82,7 +82,6 @@ class Store(ReadableContainer, UpkeepCalls):
         observer: Observer | None = None,
         optimiser: OptimiserPolicy | None = None,
         asks: AskBox | None = None,
-        importer: Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         # The background threads hold no reference to the store itself, so that one that is forgotten is closed.
@@ -124,9 +123,6 @@ class Store(ReadableContainer, UpkeepCalls):
         )
         written = partial(_written, container, recovery, self._maintenance)
         self._space = Space(parts.stored_sizes, written, lambda: container.space.room(container.current.store))
-        if importer is not None:
-            container.fetch = importer(weakref.proxy(self), container)
-            self._context = self._context._replace(fetch=container.fetch)
         self._make_optimiser(optimiser)
         if asks is not None:
             run = partial(_run, weakref.ref(self))
@@ -179,7 +175,6 @@ class Store(ReadableContainer, UpkeepCalls):
         ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (``SegmentExists`` if it had happened).
         """
         check_segment_name(name, "name")
-        self._container.fetch(name)
         if rolling is not None and not isinstance(rolling, RollingPolicy):
             raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
         policy = rolling or self._container.settings.default_rolling

@@ -25,7 +25,6 @@ from chunkstore.errors import (
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
-    SegmentNotFound,
     StorageUnavailable,
 )
 from chunkstore.journal import JournalService, Ownership, RecordKind
@@ -83,8 +82,6 @@ class OwnedContainer:
         self.changed = changed  # called with the lsn of each commit, and with 0 when it is closed, deposed or recovered
         self.reshaped: list[Callable[[PendingOp], None]] = []
         """Called with each committed operation that ``reshapes``, by its caller's thread; also with one that no one waits for any more."""
-        self.fetch: Callable[[str], bool] = lambda _name: False
-        """Called without locks for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
         self.remote: bool = storage.capabilities.remote
         self._by_stat = storage.capabilities.fence_by_stat
         self.inline_bytes: int
@@ -299,7 +296,6 @@ class OwnedContainer:
     ) -> tuple[OwnedEpoch, Pending | None, T]:
         """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone. ``adds``: bytes of chunks, as
         ``serving``."""
-        fetched: tuple[str, ...] = ()
         while True:
             owned = self.serving(deadline, adds)
             try:
@@ -311,10 +307,6 @@ class OwnedContainer:
             except Undecided as earlier:
                 if not owned.queue.wait_decided(earlier.op, deadline):
                     deadline.fail("waiting for an earlier operation")
-            except SegmentNotFound as missing:
-                if missing.segment in fetched or not self.fetch(missing.segment):
-                    raise
-                fetched += (missing.segment,)
             except CacheDamaged as damage:
                 self._rebuild_in_time(damage, deadline)
             except Damaged as damage:

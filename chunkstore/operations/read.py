@@ -83,19 +83,11 @@ class ReadContext(NamedTuple):
     tail_only: bool = False
     """Whether reads that end before the known end go without ``check``: their bytes never change."""
 
-    fetch: Callable[[str], bool] | None = None
-    """Called for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
-
     tail: TailCache | None = None
     """What was appended last, in memory."""
 
     def look(self, call: Callable[[MetadataView], T]) -> T:
         """What ``call`` makes of a view of the present rows; see ``looking``."""
-        try:
-            return look(self.store, self.rebuild, call)
-        except SegmentNotFound as missing:
-            if self.fetch is None or not self.fetch(missing.segment):
-                raise
         return look(self.store, self.rebuild, call)
 
     def iterate_view(self, call: Callable[[MetadataView], Iterator[T]]) -> Iterator[T]:

@@ -13,13 +13,9 @@ Promises
   ``StorageUnavailable`` once that is deleted. Nothing at or above the first folder is made twice. Open anew to serve a new place.
 * File handles are bounded by ``open_files_max``, one for each first folder that was written to, 65 more, and the calls in progress.
 
-Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries lie in ``<root>/.chunkstore-tmp`` and are never listed.
-A name cannot be a chunk and a folder at once. Empty folders stay.
-
-Leaves out: telling readers that the tree they read was moved (``identity`` tells). A chunk that *another process* deletes or
-replaces may stay readable here in short reads, while its file is open and no one opens the name (its bytes cannot have changed: names are
-never reused, but by a caller that puts another state in the root's place). Deletion is not synced: after
-a power cut a deleted chunk may be back.
+Chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries in ``<root>/.chunkstore-tmp`` are never listed. A name cannot be a chunk and a
+folder at once. Empty folders stay. Readers are not told that the tree they read was moved (``identity`` tells). A chunk that *another
+process* deletes or replaces may stay readable while its file is open. Deletion is not synced: after a power cut a chunk may be back.
 """
 
 from __future__ import annotations
@@ -119,6 +115,10 @@ class FilesystemChunkStorage(BaseChunkStorage):
     @property
     def url(self) -> str:
         return self._url
+
+    def keep_private(self) -> None:
+        """From now on files and folders that it makes, its root included, are their owner's alone (0600, 0700)."""
+        self._folders.keep_private()
 
     def free_bytes(self) -> int | None:
         return mounts.free_bytes(self._root) if self._coherent else None  # elsewhere it is a request
