@@ -18,7 +18,6 @@ from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.records.names import check_container_name, check_segment_name
 from chunkstore.registry import root_url
 from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS, TABLES
-from chunkstore.spark.runs import Sizing
 
 __all__ = [
     "EARLIEST",
@@ -86,11 +85,6 @@ class ReadOptions:
     def settings(self) -> Settings:
         """For planning, and for tasks."""
         return Settings()
-
-    @property
-    def sizing(self) -> Sizing:
-        """How large partitions are."""
-        return Sizing(self.min_partitions)
 
     @property
     def line_bytes_max(self) -> int:

@@ -91,7 +91,7 @@ class PieceReader:
             raise ChunkstoreError.from_fields("ChunkNotFound", text, error.to_fields()) from error
         if len(data) != stop - start:
             raise Damaged(
-                f"the chunk is shorter than its record: it ends at {start + len(data)}, {piece.length} expected",
+                f"the chunk is shorter than its record: it ends at {start + len(data)}, bytes up to {stop} are expected",
                 object=piece.chunk,
                 position=piece.begin + start + len(data),
             )
