@@ -55,6 +55,7 @@ _APPEARS_S = 0.05
 T = TypeVar("T")
 
 
+
 Awaited: TypeAlias = tuple[SegmentRef, int]
 WaitResult: TypeAlias = SegmentInfo | SegmentNotFound
 

@@ -108,13 +108,13 @@ def commit_job(
     return _commit(owner, key, judge, row, job)
 
 
-def was_done(owner: Owner, application: str | None, version: int, *, after: bytes = NOTHING) -> bool:
+def was_done(owner: Owner, application: str | None, version: int) -> bool:
     """Whether this version, or a later one, is committed for certain. Raises ``OutcomeUnknown`` (no one answers who could say),
     ``Conflict`` (something else was, see ``judge_job``), and what reading raises."""
     entry = None if application is None else row_of(owner.state(), sink_key(JOB, application.encode()))
     if application is None or entry is None:
         return False
-    if judge_job(decode_sink(entry.key, entry.value), application, version, after=after) != "done":
+    if judge_job(decode_sink(entry.key, entry.value), application, version) != "done":
         return False
     _confirm(owner, entry)
     return True
