@@ -5,10 +5,9 @@ The function travels cloudpickled in an option of the ordinary reader, so Spark 
 from __future__ import annotations
 
 import base64
-import pickle
 from collections.abc import Callable, Iterator
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chunkstore.errors import InvalidArgument
 from chunkstore.spark.errors import annotated
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["TOLD", "BatchFunction", "Mapped", "arrow_schema", "map_batches", "telling"]
+__all__ = ["BatchFunction", "Mapped", "arrow_schema", "map_batches"]
 
-TOLD: Final = "message binary"
 BatchFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 """As ``DataFrame.mapInArrow`` takes one: from the batches of a task to others; called once for each task."""
 
@@ -48,17 +46,6 @@ def map_batches(spark: SparkSession, function: BatchFunction, schema: StructType
     for name, value in options.items():
         reader = reader.option(name, value)  # type: ignore[arg-type]
     return reader.option("mapFunction", base64.b64encode(pickled).decode("ascii")).load()
-
-
-def telling(function: Callable[[Iterator[pa.RecordBatch]], object]) -> BatchFunction:
-    """For ``DataFrame.mapInArrow`` with schema ``TOLD``: what the function makes of a task's batches, pickled, is the task's one row."""
-
-    def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        yield pa.record_batch([pa.array([pickle.dumps(function(batches))], pa.binary())], names=["message"])
-
-    return tell
 
 
 class Mapped:

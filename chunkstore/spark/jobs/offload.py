@@ -18,10 +18,10 @@ from chunkstore.engine.owner import Owner, end_session
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
 from chunkstore.registry import Root, root_url
 from chunkstore.spark.chunks_out import Offloaded, Output, WritePlan, write_task
-from chunkstore.spark.committing import Job, commit_job, done_so_far, session_of
+from chunkstore.spark.committing import Job, commit, done_so_far, session_of
 from chunkstore.spark.jobs.running import OnSpark
 from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
-from chunkstore.spark.once import NOTHING, Content, something_else
+from chunkstore.spark.once import NOTHING, Content, Version, something_else
 from chunkstore.spark.owners import OwnerClient
 from chunkstore.spark.runs import share
 from chunkstore.spark.write_options import Columns, parse_write_options
@@ -157,16 +157,14 @@ class OffloadJob:
         done: list[OffloadedPart] = []
         with OwnerClient(self._options, claims=True) as owner:
             last, count = self._done_before(owner)
-            before = self._digests[count] if count else NOTHING
             if count:
                 there = self._planned(last, self._items[:count])
                 done.append(there._replace(state="before", segments=None))
             for number, part in enumerate(self._parts(self._items[count:]), last + 1):
+                before = self._digests[count] if count else NOTHING
                 count += len(part)
-                after = self._digests[count]
-                written = self._commit(on, owner, number, part, (before, after))
-                done.append(_done(number, written, part))
-                before = after
+                version = Version(self._name, number, owner.uuid, before, self._digests[count])
+                done.append(_done(number, self._write(on, owner, version, part), part))
         return done
 
     def _parts(self, items: Sequence[_Item]) -> list[Sequence[_Item]]:
@@ -175,7 +173,7 @@ class OffloadJob:
 
     def _done_before(self, owner: Owner) -> tuple[int, int]:
         """The last part that earlier runs have committed, and how many of these files that was. Raises ``Conflict``: others."""
-        row = done_so_far(owner, self._name)
+        row = done_so_far(owner, Version(self._name, 0, owner.uuid))
         if row is None:
             return -1, 0
         if row.run in self._digests:
@@ -189,11 +187,9 @@ class OffloadJob:
         ends = items[0].ledger, items[-1].ledger
         return OffloadedPart(number, "planned", len(items), *ends, entries, size_bytes, count)
 
-    def _commit(
-        self, on: OnSpark, owner: Owner, number: int, part: Sequence[_Item], digests: tuple[bytes, bytes]
-    ) -> list[_Written]:
+    def _write(self, on: OnSpark, owner: Owner, version: Version, part: Sequence[_Item]) -> list[_Written]:
         """One part: a session, the tasks, and the commit that ends it. Whatever fails or is interrupted before, the session is ended."""
-        known = blake2b(repr((self._name, number)).encode(), digest_size=16)
+        known = blake2b(repr((self._name, version.version)).encode(), digest_size=16)
         session_id = session_of(owner, f"spark {known.hexdigest()}")
         plan = WritePlan(self._options, Columns(None, ledgers=True), owner.uuid, session_id)
         sizes = [item.file.size_bytes for item in part]
@@ -201,8 +197,7 @@ class OffloadJob:
         try:
             tasks = [_Task(plan, self._kind, group) for group in groups]
             written = on(_write_files, tasks, [_size(group) for group in groups])
-            before, after = digests
-            commit_job(owner, self._name, number, Job(session_id, tuple(written)), before=before, after=after)
+            commit(owner, version, Job(session_id, tuple(written)))
         except BaseException:
             try:
                 end_session(owner, session_id)
