@@ -10,6 +10,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chunkstore.errors import InvalidArgument
+from chunkstore.spark.columns import no_column
 from chunkstore.spark.errors import annotated
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchFunction", "Mapped", "arrow_schema", "map_batches"]
+__all__ = ["BatchFunction", "Mapped", "arrow_schema", "check_schema", "map_batches"]
 
 BatchFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 """As ``DataFrame.mapInArrow`` takes one: from the batches of a task to others; called once for each task."""
@@ -93,6 +94,17 @@ def _checked(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:
 
 def _wrong(what: str) -> InvalidArgument:
     return InvalidArgument(f"map_batches: {what}", argument="function")
+
+
+def check_schema(schema: StructType, known: StructType) -> None:
+    """Raise ``InvalidArgument`` unless all columns of a user's schema are known, and of these types."""
+    for field in schema.fields:
+        if field.name not in known.names:
+            raise no_column(field.name, known.names, "schema")
+        kind = known[field.name].dataType
+        if field.dataType != kind:
+            text = f"no column {field.name} of type {field.dataType.simpleString()} here; it is of type {kind.simpleString()}"
+            raise InvalidArgument(text, argument="schema")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
