@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from chunkstore.cli import access, options
 from chunkstore.cli.options import argument, flag, option, size_option
-from chunkstore.cli.output import human_bytes, meter, print_each
+from chunkstore.cli.output import human_bytes, meter
 
 __all__ = ["demo", "offload"]
 
@@ -39,8 +39,7 @@ def offload(
     ] = None,
     dry_run: options.DryRun = False,
     master: Master = None,
-    container: options.Container = "default",
-    as_json: options.AsJson = False,
+    here: access.Reading,
 ) -> None:
     """Write files to ledgers of a topic. Its owner commits; the same command again continues, or does nothing."""
     with access.needs("spark", "jobs on Spark"):
@@ -53,7 +52,7 @@ def offload(
         files,
         root,
         topic,
-        container=container,
+        container=here.container,
         entries=entries,
         ledger=ledger,
         job=job,
@@ -64,14 +63,13 @@ def offload(
         parts = work.plan()
     else:
         title = f"offload {topic}"
-        with session_on(master) as spark, meter(title, None, as_json=as_json) as progress:
+        with session_on(master) as spark, meter(title, None, as_json=here.as_json) as progress:
             parts = work.run(OnSpark(spark, f"chunkstore {title}", progress))
     columns = ("part", "state", "files", "first ledger", "last ledger", "entries", "bytes", "segments")
-    print_each(
+    here.show_each(
         parts,
         columns,
         lambda part: (*part[:6], human_bytes(part.size_bytes), part.segments),
-        as_json=as_json,
         right=tuple(name for name in columns if name != "state"),
     )
 
