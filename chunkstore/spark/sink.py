@@ -38,14 +38,13 @@ _GIVING_UP_S: Final = 30.0
 
 @dataclass
 class Message(WriterCommitMessage):
-    """What a task tells the driver. ``query``, ``run``, ``batch``: of the micro-batch, as Spark names them; None in a batch write."""
+    """What a task tells the driver. ``query``, ``run``: of the micro-batch, as Spark names them; none in a batch write."""
 
     container_uuid: bytes
     session_id: int
     outputs: tuple[Output | Offloaded | Content, ...] = ()
     query: str | None = None
     run: str = ""
-    batch: int | None = None
 
 
 def _run_task(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Message:
@@ -53,45 +52,45 @@ def _run_task(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Message:
     context = TaskContext.get()
     if context is None:
         raise InvalidArgument("chunks are written by tasks of Spark, and this is none", argument="batches")
-    batch = context.getLocalProperty("streaming.sql.batchId")
+    outputs = tuple(write_task(batches, plan, context.taskAttemptId()))
     query = context.getLocalProperty("sql.streaming.queryId")
     run = context.getLocalProperty("spark.jobGroup.id") or ""
-    outputs = tuple(write_task(batches, plan, context.taskAttemptId()))
-    number = None if batch is None else int(batch)
-    return Message(plan.container_uuid, plan.session_id, outputs, query, run, number)
+    return Message(plan.container_uuid, plan.session_id, outputs, query, run)
 
 
-def _columns_of(schema: StructType, options: WriteOptions) -> Columns:
-    """Check a frame's columns. Raises ``InvalidArgument``."""
-    return check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
-
-
-def _warn_unframed(options: WriteOptions, columns: Columns) -> None:
-    """Say what ``framing=none`` means."""
-    if not options.lines and not columns.ledgers:
+def _columns_of(schema: StructType, options: WriteOptions, *, warn: bool) -> Columns:
+    """Check a frame's columns; ``warn``: say what ``framing=none`` means. Raises ``InvalidArgument``."""
+    columns = check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
+    if warn and not options.lines and not columns.ledgers:
         _LOG.warning(
             "framing=none concatenates values, and they cannot be separated again; framing=lines ends each with a newline"
         )
+    return columns
 
 
-def _job_of(messages: Sequence[object]) -> tuple[list[Message], Job]:
-    """What the tasks have written. Raises ``Conflict`` where they belong to different sessions."""
+def _received(messages: Sequence[object], owner: Owner) -> list[Message]:
+    """What the tasks tell. Raises ``Conflict`` where they belong to different sessions, or to a container that is not there any more."""
     received = [message for message in messages if isinstance(message, Message)]
     sessions = {(message.container_uuid, message.session_id) for message in received}
     if len(sessions) > 1:
         remedy = "the job was planned twice; run it again"
         raise Conflict("sessions of the tasks of one job", expected=1, found=len(sessions), remedy=remedy)
-    session_id = received[0].session_id if received else 0
-    outputs = tuple(message.outputs for message in received)
-    return received, Job(session_id, outputs)
+    for uuid, _ in sessions:
+        if uuid != owner.uuid:
+            what = "the container that the tasks have written to"
+            remedy = "it was deleted or restored during the write; run it again"
+            raise Conflict(what, expected=uuid.hex(), found=owner.uuid.hex(), remedy=remedy)
+    return received
 
 
-def _incoming_of(
+def _job(session_id: int, received: Sequence[Message], *, shared: bool = False) -> Job:
+    return Job(session_id, tuple(message.outputs for message in received), shared)
+
+
+def _micro_batch(
     received: Sequence[Message], owner: Owner, options: WriteOptions, batch: int, query: str | None = None
 ) -> MicroBatch:
-    """Which micro-batch this is. Raises ``Unsupported`` where no task knows it.
-
-    ``query``: as the driver knows it, where it does."""
+    """Which one this is. ``query``: as the driver knows it, where it does. Raises ``Unsupported`` where no task knows it."""
     query = query or next((message.query for message in received if message.query), None)
     if query is None and options.sink_id is not None:
         entry = row_of(owner.state(), sink_key(STREAM, options.sink_id.encode()))
@@ -104,17 +103,6 @@ def _incoming_of(
     return MicroBatch(options.sink_id or query, query, batch, owner.uuid, run)
 
 
-def _require_container(received: Sequence[Message], owner: Owner) -> None:
-    """Raise ``Conflict`` where the container that was planned for is not the one that is there now."""
-    for message in received:
-        if message.container_uuid != owner.uuid:
-            what, remedy = (
-                "the container that the tasks have written to",
-                "it was deleted or restored during the write; run it again",
-            )
-            raise Conflict(what, expected=message.container_uuid.hex(), found=owner.uuid.hex(), remedy=remedy)
-
-
 class BatchWriter(DataSourceArrowWriter):
     """Of one ``df.write``: made in the driver's planner, which opens the session; plain data, so that it can be pickled."""
 
@@ -122,8 +110,7 @@ class BatchWriter(DataSourceArrowWriter):
         with annotated():
             _refuse_overwriting(overwrite=overwrite)
             self._options = options = parse_write_options(given, streaming=False)
-            columns = _columns_of(schema, options)
-            _warn_unframed(options, columns)
+            columns = _columns_of(schema, options, warn=True)
             with OwnerClient(options, claims=True) as owner:
                 version = Version(options.application, options.version, owner.uuid)
                 self._was_done = was_done(owner, version)
@@ -145,11 +132,10 @@ class BatchWriter(DataSourceArrowWriter):
         if self._is_older:
             return
         with annotated(container=chosen.container), OwnerClient(chosen, claims=True) as owner:
-            received, job = _job_of(messages)
-            _require_container(received, owner)
             session_id = self._plan.session_id
             number = session_id if chosen.application is None else chosen.version
-            commit(owner, Version(chosen.application, number, owner.uuid), job._replace(session_id=session_id))
+            job = _job(session_id, _received(messages, owner))
+            commit(owner, Version(chosen.application, number, owner.uuid), job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """End the session, so that nothing of it can be attached any more; deletes nothing. Raises nothing of ours: that is said."""
@@ -172,7 +158,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         with annotated():
             _refuse_overwriting(overwrite=overwrite)
             self._options = options = parse_write_options(given, streaming=True)
-            columns = _columns_of(schema, options)
+            columns = _columns_of(schema, options, warn=False)
             with OwnerClient(options, claims=False, wait_s=START_S) as owner:
                 owner.require_owner()
                 session_id = session_of(owner, stream_holder(options))
@@ -188,15 +174,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             annotated(container=self._options.container, batch=batchId),
             OwnerClient(self._options, claims=False) as owner,
         ):
-            if batchId == 0:
-                _warn_unframed(self._options, self._plan.columns)
-            received, job = _job_of(messages)
-            job = job._replace(shared=is_shared(self._options))
-            _require_container(received, owner)
-            incoming = _incoming_of(received, owner, self._options, batchId)
-            if not received:
-                job = job._replace(session_id=self._plan.session_id)
-            commit(owner, incoming, job)
+            received = _received(messages, owner)
+            session_id = received[0].session_id if received else self._plan.session_id
+            job = _job(session_id, received, shared=is_shared(self._options))
+            commit(owner, _micro_batch(received, owner, self._options, batchId), job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """Nothing: the micro-batch may be committed yet, or comes again; what no one commits the sweep takes."""
@@ -223,17 +204,13 @@ class ForeachBatch:
         with annotated(container=store.container, batch=batch):
             if type(frame).__module__.startswith("pyspark.sql.connect"):
                 raise _elsewhere()
-            columns = _columns_of(frame.schema, options)
-            if batch == 0:
-                _warn_unframed(options, columns)
+            columns = _columns_of(frame.schema, options, warn=batch == 0)
             query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
             session_id = session_of(store, foreach_holder(options.sink_id or query or ""))
             plan = WritePlan(options, columns, store.uuid, session_id)
             rows = frame.mapInArrow(partial(_tell, plan), "message binary").collect()
-            messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
-            received, job = _job_of(messages)
-            incoming = _incoming_of(received, store, options, batch, query)
-            commit(store, incoming, job._replace(session_id=session_id))
+            received = _received([pickle.loads(row.message) for row in rows], store)  # noqa: S301  (of our own tasks)
+            commit(store, _micro_batch(received, store, options, batch, query), _job(session_id, received))
 
     def __reduce__(self) -> NoReturn:
         raise _elsewhere()  # Spark Connect would send it to another process
