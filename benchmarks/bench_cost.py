@@ -7,8 +7,7 @@ or fewer appends for more, the figure's detail says how long it was. At rest a s
 snapshots do not come in step with it. Prices are those of ``prices.json``: list prices, which nobody compared with a bill. A month has
 30 days. Leaves out: bytes stored and moved; snapshots of states that are larger than these.
 
-``python -m benchmarks.bench_cost [--quick] [--today FILE]``; ``--today``: results of another run (of the program before a change, say)
-to print beside these.
+``python -m benchmarks.bench_cost [--quick]``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.harness import RESULTS, Report
+from benchmarks.harness import Report
 from chunkstore import runtime
 from chunkstore.config import KIB, Settings
 from chunkstore.engine.store import ChunkedSegmentStorage
@@ -192,19 +191,9 @@ def main() -> None:
     """Run all and save ``results/cost.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a fraction of the work, to see that it runs")
-    parser.add_argument("--today", default=str(RESULTS / "cost-before.json"), help="figures to print beside these")
     options, _ = parser.parse_known_args()
     report = Report("cost-quick" if options.quick else "cost")
-    before: dict[str, float] = {}
-    if Path(options.today).exists():
-        saved = json.loads(Path(options.today).read_text(encoding="utf-8"))
-        before = {figure["name"]: figure["value"] for figure in saved["figures"]}
-
     bills: dict[str, float] = {}
-
-    def add(name: str, value: float, unit: str, detail: str, at_most: float | None = None) -> None:
-        was = f"; before {before[name]:,.3f}" if name in before else ""
-        report.add(name, value, unit, at_most=at_most, detail=f"{detail}{was}")
 
     for name, measure, days, at_most in (
         ("idle owner", idle_owner, MONTH_DAYS, 0.5),
@@ -217,15 +206,14 @@ def main() -> None:
         bill, how = measure(options.quick)
         period = "a day" if days else "in all"
         bills[name] = bill.money
-        add(f"{name}: requests {period}", sum(bill.by_verb.values()), "requests", f"{bill}; {how}")
-        if days:
-            add(f"{name}: money a month", bill.money * days, "$", how, at_most)
-        else:
-            add(f"{name}: money", bill.money, "$", how, at_most)
+        report.add(f"{name}: requests {period}", sum(bill.by_verb.values()), "requests", detail=f"{bill}; {how}")
+        money, value = ("money a month", bill.money * days) if days else ("money", bill.money)
+        report.add(f"{name}: {money}", value, "$", at_most=at_most, detail=how)
     for name, at_most in SHARES.items():
         share = bills[name] / bills[f"{name}, inline off"]
-        add(f"{name}: bill by that with inline off", share, "", "same run", at_most)
-    add("follower's longest lag, one append a second", lag(options.quick), "s", "virtual time", 1.0)
+        report.add(f"{name}: bill by that with inline off", share, "", at_most=at_most, detail="same run")
+    lag_s = lag(options.quick)
+    report.add("follower's longest lag, one append a second", lag_s, "s", at_most=1.0, detail="virtual time")
     report.save()
 
 

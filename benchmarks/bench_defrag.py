@@ -18,14 +18,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 import chunkstore
-from benchmarks.bench_compose import SOURCE_BYTES, TARGET_BYTES, plain_loop
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.config import KIB, MIB, DefragPolicy, RollingPolicy
 from chunkstore.upkeep.defrag_plan import DefragChunk, plan_runs
 
 __all__ = ["main"]
 
+SOURCE_BYTES = 64 * KIB
+TARGET_BYTES = 128 * MIB
 _PART_BYTES = 64 * MIB
+
+
+def plain_loop(root: Path, sources: list[str], target: str) -> None:
+    """Copy the sources into one file, with one sync at its end."""
+    with open(root / target, "wb", buffering=0) as into:
+        for source in sources:
+            with open(root / source, "rb", buffering=0) as file:
+                into.write(file.read())
+        os.fsync(into.fileno())
 
 
 def day(report: Report, append_bytes: int, appends: int, *, each: int) -> None:

@@ -171,7 +171,7 @@ ROOMS = {
         "chunkstore.spark.tier_sources",
     ),
     "pyspark": (
-        "chunkstore.demo.sql",
+        "chunkstore.demo.stage",
         "chunkstore.spark.jobs",
         "chunkstore.spark.kafka_runs",
         "chunkstore.spark.mapping",

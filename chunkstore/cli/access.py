@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from datetime import datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
@@ -19,12 +20,14 @@ from chunkstore.cli.verbs import ALIASES, FORMER, VERBS
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, InvalidArgument, Unsupported
 
-__all__ = ["Asking", "Claiming", "Owning", "Reading", "needs", "require_lasting", "with_options"]
+__all__ = ["Asking", "Claiming", "Owning", "Past", "Reading", "needs", "require_lasting", "with_options"]
 
 _ORDER: Final = (
     "metadata_log",
     "key",
     "prefix",
+    "at_lsn",
+    "at_time",
     "container",
     "ask",
     "take_over",
@@ -43,20 +46,24 @@ class Reading:
     cache_dir: options.CacheDir = None
     as_json: options.AsJson = False
 
+    def _at(self) -> tuple[int | None, datetime | int | None]:
+        """The record, or the time, whose state is read; else the present."""
+        return None, None
+
     @property
     def settings(self) -> Settings:
         """The default settings, with the cache where the user wants it."""
         return Settings(cache_dir=self.cache_dir)
 
     @contextmanager
-    def replica(self, root: str, at_lsn: int | None = None, at_time: str | None = None) -> Iterator[chunkstore.Replica]:
-        """The container's present state, or a past one, read-only.
+    def replica(self, root: str) -> Iterator[chunkstore.Replica]:
+        """The container's present state, or that of ``Past``, read-only.
 
         Raises ``InvalidArgument``, ``ContainerNotFound``, ``PastCollected``, ``Damaged``, ``StorageUnavailable``.
         """
-        moment = options.moment_of(at_time, "--at-time")
+        at_lsn, at_time = self._at()
         with chunkstore.open_replica(
-            root, container=self.container, settings=self.settings, at_lsn=at_lsn, at_time=moment
+            root, container=self.container, settings=self.settings, at_lsn=at_lsn, at_time=at_time
         ) as opened:
             if text := opened.why_short:
                 print_note(text)
@@ -74,6 +81,17 @@ class Reading:
     ) -> None:
         """See ``print_each``."""
         print_each(items, columns, row, as_json=self.as_json, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past(Reading):
+    """Of a verb that also reads a past state."""
+
+    at_lsn: options.AtLsn = None
+    at_time: options.AtTime = None
+
+    def _at(self) -> tuple[int | None, datetime | int | None]:
+        return self.at_lsn, options.moment_of(self.at_time, "--at-time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from chunkstore.cli import access, options
 from chunkstore.cli.options import argument, flag, option, size_option
-from chunkstore.cli.output import human_bytes, meter, print_each
+from chunkstore.cli.output import human_bytes, meter
 
 __all__ = ["demo", "offload"]
 
@@ -23,23 +21,6 @@ Master = Annotated[
     ),
 ]
 _NEEDED: Final = ("pyarrow", "pandas", "pyspark", "google.protobuf")
-
-
-@contextmanager
-def _runner(title: str, master: str | None, *, dry_run: bool, as_json: bool) -> Iterator[tuple[Any, int]]:
-    """What runs tasks, and about how many at one time. Of a dry run: nothing does."""
-    if dry_run:
-        yield _nowhere, 1
-        return
-    from chunkstore.spark.jobs.running import OnSpark, session_on
-
-    with session_on(master) as spark, meter(title, None, as_json=as_json) as progress:
-        run = OnSpark(spark, f"chunkstore {title}", progress)
-        yield run, run.width
-
-
-def _nowhere(*_: object) -> list[Any]:
-    raise AssertionError("a dry run has no tasks")
 
 
 def offload(
@@ -58,29 +39,37 @@ def offload(
     ] = None,
     dry_run: options.DryRun = False,
     master: Master = None,
-    container: options.Container = "default",
-    as_json: options.AsJson = False,
+    here: access.Reading,
 ) -> None:
     """Write files to ledgers of a topic. Its owner commits; the same command again continues, or does nothing."""
     with access.needs("spark", "jobs on Spark"):
         for package in _NEEDED:
             import_module(package)
-    from chunkstore.spark.jobs.offload import offload_files
-    from chunkstore.spark.jobs.source_files import find_files
-    from chunkstore.spark.write_options import parse_write_options
+    from chunkstore.spark.jobs.offload import OffloadJob
+    from chunkstore.spark.jobs.running import OnSpark, session_on
 
-    given = {"path": root, "container": container, "topic": topic, "chunkBytes": str(segment_size)}
-    chosen, found = parse_write_options(given, streaming=False), find_files(files)
-    with _runner(f"offload {topic}", master, dry_run=dry_run, as_json=as_json) as (run, width):
-        parts = offload_files(
-            run, found, chosen, kind=entries, ledger=ledger, job=job, part_bytes=part_size, width=width, dry_run=dry_run
-        )  # fmt: skip
+    work = OffloadJob(
+        files,
+        root,
+        topic,
+        container=here.container,
+        entries=entries,
+        ledger=ledger,
+        job=job,
+        chunk_bytes=segment_size,
+        part_bytes=part_size,
+    )
+    if dry_run:
+        parts = work.plan()
+    else:
+        title = f"offload {topic}"
+        with session_on(master) as spark, meter(title, None, as_json=here.as_json) as progress:
+            parts = work.run(OnSpark(spark, f"chunkstore {title}", progress))
     columns = ("part", "state", "files", "first ledger", "last ledger", "entries", "bytes", "segments")
-    print_each(
+    here.show_each(
         parts,
         columns,
-        lambda part: (*part[:6], human_bytes(part.size_bytes or 0), part.segments),
-        as_json=as_json,
+        lambda part: (*part[:6], human_bytes(part.size_bytes), part.segments),
         right=tuple(name for name in columns if name != "state"),
     )
 

@@ -9,17 +9,15 @@ from collections.abc import Iterator
 from itertools import islice
 from sys import maxsize
 
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.records.blocks import Borders
 from chunkstore.records.names import ContainerNames, confined
 from chunkstore.records.segments import CLOSED, KIND_INLINE, KIND_OBJECT, LayoutChunk, SegmentInfo, SegmentRecord
 
-__all__ = ["borders", "info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
+__all__ = ["info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
 
 _PAGE = 1000
 _KINDS = {KIND_OBJECT: "object", KIND_INLINE: "inline"}
@@ -86,17 +84,6 @@ def layout(context: ReadContext, name: str, identity: int | None, epoch: int) ->
         yield from walk_chunks(view, context.names, segment, epoch)
 
     return context.iterate_view(walked)
-
-
-def borders(context: ReadContext, name: str, identity: int | None) -> Iterator[Borders | None]:
-    """The borders of each chunk of a segment, from one view that stays open while the iterator is used."""
-    with context.store().view() as view:
-        try:
-            segment = find_segment(view, name, identity)
-        finally:
-            context.check()
-        for _, chunk, record in walk(view.get, segment):
-            yield find_borders(view, chunk, record, 0, record.length) if record.length else None
 
 
 def offset_at(context: ReadContext, name: str, identity: int | None, time_ms: int) -> int:

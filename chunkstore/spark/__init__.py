@@ -25,6 +25,6 @@ def foreach_batch(store: ChunkedSegmentStorage, **options: Any) -> Callable[[Any
     The function raises ``Unsupported`` through Spark Connect, ``InvalidArgument`` (columns, rows), and as the sink's commit; then the
     query ends, and goes on where it was when it is started again. Atomic, durable. Retry: safe.
     """
-    from chunkstore.spark.sink import committing_to
+    from chunkstore.spark.sink import ForeachBatch
 
-    return committing_to(store, options)
+    return ForeachBatch(store, options)

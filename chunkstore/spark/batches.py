@@ -5,12 +5,11 @@ A batch is yielded only after every due check of its bytes. Payload bytes are co
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
@@ -21,7 +20,6 @@ from chunkstore.spark.errors import annotated
 from chunkstore.spark.framing import Rows, fixed_rows, line_rows, offsets_of_rows
 from chunkstore.spark.pieces import PieceReader, Span, check_place
 from chunkstore.spark.runs import ROW_BYTES, ChunkTimes, LedgerRun, ReadTask, SegmentRun
-from chunkstore.storage import ChunkStorage
 
 __all__ = ["BATCH_BYTES", "Column", "read_task"]
 
@@ -52,12 +50,7 @@ class Column(NamedTuple):
     nullable: bool = True
 
 
-def read_task(
-    task: ReadTask,
-    columns: Sequence[Column],
-    *,
-    open_root: Callable[[str, Settings], ChunkStorage] = open_storage,
-) -> Iterator[pa.RecordBatch]:
+def read_task(task: ReadTask, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
     """The rows of one partition, in order, with these columns.
 
     The storage is opened when the first batch is asked for, and closed at the end; raw segments without their bytes need no
@@ -69,18 +62,15 @@ def read_task(
     times = {item.segment: item for item in task.times}
     if not any(_needs_bytes(run, schema) for run in task.runs):
         for run in task.runs:
-            if isinstance(run, LedgerRun):
-                yield from _id_batches(run, schema)
-            else:
-                yield from _segment_batches(run.segment, _rows_of_plan(run), schema, times.get(run.segment))
+            yield from _planned_batches(run, schema, times.get(run.segment))
         return
     with annotated(container=task.container, lsn=task.lsn):
-        storage = open_root(task.root, Settings())
+        storage = open_storage(task.root, Settings())
         try:
             reader = PieceReader(storage, lsn=task.lsn)
             for run in task.runs:
-                if not _needs_bytes(run, schema) and isinstance(run, LedgerRun):
-                    yield from _id_batches(run, schema)
+                if not _needs_bytes(run, schema):
+                    yield from _planned_batches(run, schema, times.get(run.segment))
                 elif isinstance(run, LedgerRun):
                     from chunkstore.spark.ledger_batches import ledger_batches  # raw segments need no codec
 
@@ -101,11 +91,15 @@ def _needs_bytes(run: SegmentRun | LedgerRun, schema: pa.Schema) -> bool:
     return "value" in schema.names or (run.cut is not None and run.cut.line_bytes_max > 0)
 
 
-def _id_batches(run: LedgerRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The ids of a ledger that has all of them."""
+def _planned_batches(
+    run: SegmentRun | LedgerRun, schema: pa.Schema, times: ChunkTimes | None
+) -> Iterator[pa.RecordBatch]:
+    """Rows that the plan knows: where those of a segment begin, or all ids of a ledger."""
+    if isinstance(run, SegmentRun):
+        yield from _segment_batches(run.segment, _rows_of_plan(run), schema, times)
+        return
     for low in range(run.first_entry, run.last_entry + 1, _IDS_MAX):
-        ones = pa.repeat(pa.scalar(1, pa.int64()), min(_IDS_MAX, run.last_entry + 1 - low))
-        ids = pc.cumulative_sum(ones, start=low - 1)
+        ids = pa.array(range(low, min(low + _IDS_MAX, run.last_entry + 1)), pa.int64())
         constants = {"topic": pa.scalar(run.topic, pa.string()), "ledger": pa.scalar(run.ledger, pa.int64())}
         columns = [ids if name == "entry" else pa.repeat(constants[name], len(ids)) for name in schema.names]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -142,23 +136,22 @@ def _rows_of_chunks(spans: Iterable[Span]) -> Iterator[Rows]:
 def _segment_batches(
     segment: str, found: Iterable[Rows], schema: pa.Schema, times: ChunkTimes | None
 ) -> Iterator[pa.RecordBatch]:
+    def batch() -> pa.RecordBatch:
+        columns = [_segment_column(field.name, segment, held, times) for field in schema]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
     held = Rows([], [])
     held_bytes = 0
     for rows in found:
         size = sum(map(len, rows.values))
         if held.offsets and (held_bytes + size > BATCH_BYTES or len(held.offsets) >= _ROWS_MAX):
-            yield _segment_batch(segment, held, schema, times)
+            yield batch()
             held, held_bytes = Rows([], []), 0
         held.offsets.extend(rows.offsets)
         held.values.extend(rows.values)
         held_bytes += size
     if held.offsets:
-        yield _segment_batch(segment, held, schema, times)
-
-
-def _segment_batch(segment: str, rows: Rows, schema: pa.Schema, times: ChunkTimes | None) -> pa.RecordBatch:
-    columns = [_segment_column(field.name, segment, rows, times) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield batch()
 
 
 def _segment_column(name: str, segment: str, rows: Rows, times: ChunkTimes | None) -> pa.Array:

@@ -26,17 +26,7 @@ from chunkstore.spark.pieces import check_place
 from chunkstore.spark.write_options import LEDGER_KINDS, Columns, WriteOptions
 from chunkstore.storage import ChunkStorage
 
-__all__ = [
-    "ChunkBuffers",
-    "LedgersOut",
-    "Offloaded",
-    "Output",
-    "WritePlan",
-    "check_no_nulls",
-    "content_of",
-    "grouped",
-    "write_task",
-]
+__all__ = ["Offloaded", "Output", "WritePlan", "write_task"]
 
 _SCAN_BYTES: Final = 1 * MIB
 
@@ -74,11 +64,8 @@ def write_task(
             writer = SessionWriter(options.container, plan.session_id, attempt_id << 32)
             buffers = ChunkBuffers(storage, writer, options.chunk_bytes)
             out = (LedgersOut if plan.columns.ledgers else _Out)(buffers, options)
-            content, kinds, routed = (
-                Content(),
-                list(LEDGER_KINDS if plan.columns.ledgers else ["value"]),
-                plan.columns.segment,
-            )
+            content, routed = Content(), plan.columns.segment
+            kinds = list(LEDGER_KINDS if plan.columns.ledgers else ["value"])
             names = kinds if routed is None else [routed, *kinds]
             for batch in batches:
                 if batch.num_rows == 0:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Final, NamedTuple
 
+from chunkstore.errors import InvalidArgument
+
 __all__ = [
-    "ABSENT",
     "LEDGER_COLUMNS",
     "LEDGER_EXTRAS",
     "SEGMENT_COLUMNS",
@@ -15,7 +17,9 @@ __all__ = [
     "TABLES",
     "MetadataTable",
     "TableTask",
+    "no_column",
     "split_partition",
+    "unknown_name",
 ]
 
 SEGMENT_COLUMNS: Final = {"segment": "STRING", "offset": "LONG", "value": "BINARY"}
@@ -26,20 +30,6 @@ LEDGER_COLUMNS: Final = {"topic": "STRING", "ledger": "LONG", "entry": "LONG", "
 """The columns of offloaded ledgers and their Spark types, in order."""
 LEDGER_EXTRAS: Final = {"value": "BINARY", "offset": "LONG", "partition": "INT", "timestamp": "TIMESTAMP"}
 """Those that come only if asked for: payload, entry, from the topic's name, and the time at which the chunk of the block was begun."""
-_NOT_DECODED = "an entry holds the broker's bytes, one message or a batch, which are not decoded here"
-ABSENT: Final[Mapping[bool, Mapping[str, str]]] = {
-    False: {
-        "key": "a segment is a sequence of bytes, whose records have no keys",
-        "headers": "a segment is a sequence of bytes, whose records have no headers",
-        "timestampType": "the time is always that of the chunk",
-    },
-    True: {
-        "key": _NOT_DECODED,
-        "headers": _NOT_DECODED,
-        "timestampType": "the time is always that of the chunk",
-    },
-}
-"""By whether ledgers are read: columns of Kafka that are not there, and why."""
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
 _PARTITION_MAX: Final = (1 << 31) - 1
 
@@ -50,6 +40,19 @@ def split_partition(name: str) -> tuple[str, int | None]:
     if found is None or int(found[2]) > _PARTITION_MAX:
         return name, None
     return found[1], int(found[2])
+
+
+def unknown_name(what: str, given: str, names: Iterable[str]) -> str:
+    """The text that refuses a name, with the closest one that is known."""
+    lowered = {name.lower(): name for name in names}
+    close = [lowered[match] for match in get_close_matches(given.lower(), list(lowered), 1)]
+    hint = f"did you mean {close[0]!r}? The" if close else "the"
+    return f"unknown {what} {given!r}; {hint} {what}s are {', '.join(lowered.values())}"
+
+
+def no_column(name: str, known: Iterable[str], argument: str) -> InvalidArgument:
+    """The error of a column that is not there."""
+    return InvalidArgument(unknown_name("column", name, known), argument=argument)
 
 
 _PAST: Final = ("lsnAsOf", "timestampAsOf")

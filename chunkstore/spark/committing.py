@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial, reduce
+from functools import reduce
 from graphlib import CycleError, TopologicalSorter
-from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -19,27 +18,15 @@ from chunkstore.changes import Change, Create, Seal, TablePut
 from chunkstore.engine.owner import Owner, Written, attach_written, end_session, find_session
 from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, SegmentExists, SegmentNotFound
-from chunkstore.metadata.sinks import JOB, STREAM, SinkRow, decode_sink, encode_sink, sink_key, unnamed_key
+from chunkstore.metadata.sinks import SinkRow, decode_sink, encode_sink
 from chunkstore.operations.table_rows import TableEntry
-from chunkstore.pulsar.contexts import NAMESPACE, Context, EntryRange, encode_context, iter_contexts, key_of
+from chunkstore.pulsar.contexts import NAMESPACE, EntryRange, encode_context, iter_contexts, key_of
 from chunkstore.records.names import SINKS_NAMESPACE
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Offloaded, Output
-from chunkstore.spark.once import NOTHING, Content, Incoming, Verdict, judge_batch, judge_job
+from chunkstore.spark.once import Content, MicroBatch, Verdict, Version
 
-__all__ = [
-    "Job",
-    "changes_of",
-    "commit_batch",
-    "commit_job",
-    "done_so_far",
-    "in_order",
-    "ledgers_in_order",
-    "not_stored_yet",
-    "row_of",
-    "session_of",
-    "was_done",
-]
+__all__ = ["Job", "commit", "done_so_far", "row_of", "session_of", "was_done"]
 
 _TRIES: Final = 8
 _SESSION_TTL_S: Final = 7 * 86_400.0
@@ -66,102 +53,54 @@ def session_of(owner: Owner, holder: str) -> int:
     return find_session(owner, holder, ttl_s=_SESSION_TTL_S).session_id
 
 
-def commit_batch(owner: Owner, incoming: Incoming, run: str, job: Job) -> Verdict:
-    """Commit a micro-batch of a stream, if it is the next one; "done" if it was committed before.
-
-    Raises ``Conflict`` (it does not follow what is stored, or was committed with other rows; its session has ended; its
-    entries do not go on where a ledger ends, or somebody else writes the topic), ``InvalidArgument`` (ranges of tasks overlap, or
-    leave a gap in a ledger), ``SegmentSealed``, ``OutcomeUnknown`` (it may be committed yet), and what reading raises. Atomic,
-    durable. Retry: safe.
-    """
-    key = sink_key(STREAM, incoming.sink.encode())
-    digest = blake2b(run.encode(), digest_size=16).digest()
-
-    content = job.content()
-
-    def judge(stored: SinkRow | None) -> Verdict:
-        return judge_batch(stored, incoming, content)
-
-    def row() -> SinkRow:
-        return SinkRow(incoming.batch, owner.uuid, digest, _token(), incoming.query, content.packed())
-
-    return _commit(owner, key, judge, row, job)
-
-
-def commit_job(
-    owner: Owner, application: str | None, version: int, job: Job, *, before: bytes = NOTHING, after: bytes = NOTHING
-) -> Verdict:
-    """Commit a batch write and end its session; "done" if its application has committed this version, or a later one, before.
-
-    ``before``, ``after``: as of ``judge_job``. Raises and retry as ``commit_batch``; also ``Conflict`` as ``judge_job``.
-    """
-    key = sink_key(JOB, application.encode()) if application is not None else unnamed_key(job.session_id)
-    content = job.content()
-
-    def judge(stored: SinkRow | None) -> Verdict:
-        return "commit" if application is None else judge_job(stored, application, version, before, after, content)
-
-    def row() -> SinkRow:
-        number = version if application is not None else job.session_id
-        return SinkRow(number, owner.uuid, after, _token(), content=content.packed())
-
-    return _commit(owner, key, judge, row, job)
-
-
-def was_done(owner: Owner, application: str | None, version: int, *, after: bytes = NOTHING) -> bool:
+def was_done(owner: Owner, version: Version) -> bool:
     """Whether this version, or a later one, is committed for certain. Raises ``OutcomeUnknown`` (no one answers who could say),
-    ``Conflict`` (something else was, see ``judge_job``), and what reading raises."""
-    entry = None if application is None else row_of(owner.state(), sink_key(JOB, application.encode()))
-    if application is None or entry is None:
-        return False
-    if judge_job(decode_sink(entry.key, entry.value), application, version, after=after) != "done":
-        return False
-    _confirm(owner, entry)
-    return True
+    ``Conflict`` (something else was, see ``Version.judge``), and what reading raises."""
+    stored = done_so_far(owner, version)
+    return stored is not None and version.judge(stored, None) == "done"
 
 
-def done_so_far(owner: Owner, application: str) -> SinkRow | None:
-    """What was committed last under this name, for certain. Raises as ``was_done``, but for ``Conflict``."""
-    entry = row_of(owner.state(), sink_key(JOB, application.encode()))
+def done_so_far(owner: Owner, version: Version) -> SinkRow | None:
+    """What was committed last under the name of the application, for certain. Raises as ``was_done``, but for ``Conflict``."""
+    entry = None if version.application is None else row_of(owner.state(), version.key)
     if entry is None:
         return None
     _confirm(owner, entry)
     return decode_sink(entry.key, entry.value)
 
 
-def in_order(job: Job) -> dict[str, list[SessionChunk]]:
-    """The chunks of each segment as they are to be attached: by partition."""
-    found: dict[str, list[SessionChunk]] = {}
-    for output in (item for outputs in job.outputs for item in outputs):
-        if isinstance(output, Output):
-            found.setdefault(output.segment, []).extend(output.chunks)
-    return found
+def commit(owner: Owner, incoming: MicroBatch | Version, job: Job) -> Verdict:
+    """Commit what the tasks have written, unless it was committed before: then "done".
 
-
-def _commit(
-    owner: Owner,
-    key: bytes,
-    judge: Callable[[SinkRow | None], Verdict],
-    row: Callable[[], SinkRow],
-    job: Job,
-) -> Verdict:
-    offloaded = ledgers_in_order([item for found in job.outputs for item in found if isinstance(item, Offloaded)])
-    attached = [(segment, tuple(chunks)) for segment, chunks in in_order(job).items() if chunks]
+    Raises ``Conflict`` (it does not follow what is stored, or was committed with other rows; its session has ended; its
+    entries do not go on where a ledger ends, or somebody else writes the topic), ``InvalidArgument`` (ranges of tasks overlap, or
+    leave a gap in a ledger), ``SegmentSealed``, ``OutcomeUnknown`` (it may be committed yet), and what reading raises. Atomic,
+    durable. Retry: safe.
+    """
+    content = job.content()
+    found = [item for outputs in job.outputs for item in outputs]
+    offloaded = _ledgers_in_order([item for item in found if isinstance(item, Offloaded)])
+    chunks: dict[str, list[SessionChunk]] = {}
+    for item in found:
+        if isinstance(item, Output) and item.chunks:
+            chunks.setdefault(item.segment, []).extend(item.chunks)
     moved: ChunkstoreError | None = None
     for _ in range(_TRIES):
         state = owner.state()
-        entry = row_of(state, key)
-        stored = None if entry is None else decode_sink(key, entry.value)
-        verdict = judge(stored)
+        entry = row_of(state, incoming.key)
+        verdict = incoming.judge(None if entry is None else decode_sink(incoming.key, entry.value), content)
         if entry is not None and verdict == "done":
             _confirm(owner, entry, 0 if job.shared else job.session_id)
             return verdict
         if all(item.id != job.session_id for item in state.sessions()):
             what, remedy = f"session {job.session_id}, in which the chunks were written", "run it again"
             raise Conflict(what, expected="open", found="ended", remedy=remedy) from moved
-        new = [Written(name, chunks, None if state.exists(name) else Create(name)) for name, chunks in attached]
-        more, also = changes_of(not_stored_yet(partial(iter_contexts, state), offloaded))
-        once = TablePut(SINKS_NAMESPACE, key, encode_sink(row()), 0 if entry is None else entry.version)
+        new = [
+            Written(name, tuple(each), None if state.exists(name) else Create(name)) for name, each in chunks.items()
+        ]
+        more, also = _changes_of(_not_stored_yet(state, offloaded))
+        value = encode_sink(incoming.row(content, runtime.token(_TOKEN_BYTES)))
+        once = TablePut(SINKS_NAMESPACE, incoming.key, value, 0 if entry is None else entry.version)
         try:
             attach_written(owner, job.session_id, [*new, *more], once, also=also, end_session=not job.shared)
         except (Conflict, SegmentExists, SegmentNotFound) as error:
@@ -179,7 +118,7 @@ def _confirm(owner: Owner, done: TableEntry, session_id: int = 0) -> None:
     try:
         if (session_id and end_session(owner, session_id)) or certain:
             return
-        value = encode_sink(decode_sink(done.key, done.value)._replace(token=_token()))
+        value = encode_sink(decode_sink(done.key, done.value)._replace(token=runtime.token(_TOKEN_BYTES)))
         with suppress(Conflict):  # somebody else's record is after it
             owner.run(AskCommit((), TablePut(SINKS_NAMESPACE, done.key, value, done.version)))
     except ChunkstoreError:
@@ -192,14 +131,10 @@ def row_of(state: ReadableContainer, key: bytes) -> TableEntry | None:
     return state.table(SINKS_NAMESPACE).get(key)
 
 
-def _token() -> bytes:
-    return runtime.token(_TOKEN_BYTES)
-
-
 _REMEDY: Final = "repartition by topic and ledger, or repartitionByRange by topic, ledger and entry"
 
 
-def ledgers_in_order(found: Sequence[Offloaded]) -> list[Offloaded]:
+def _ledgers_in_order(found: Sequence[Offloaded]) -> list[Offloaded]:
     """These in an order in which the entries of every ledger ascend. Raises ``InvalidArgument`` where ranges of tasks overlap, leave a gap,
     or cross: then no order is one."""
     parts: dict[tuple[str, int], list[tuple[EntryRange, int]]] = {}
@@ -235,8 +170,8 @@ def ledgers_in_order(found: Sequence[Offloaded]) -> list[Offloaded]:
     return order
 
 
-def not_stored_yet(stored: Callable[[str], Sequence[Context]], found: Iterable[Offloaded]) -> list[Offloaded]:
-    """These with their sequence numbers, after what ``stored`` says of their topics.
+def _not_stored_yet(state: ReadableContainer, found: Iterable[Offloaded]) -> list[Offloaded]:
+    """These with their sequence numbers, after what is stored of their topics.
 
     Raises ``Conflict``: an offload segment of the topic is open, so that somebody else writes it; or a ledger does not go on after the
     last entry that is stored, ``expected`` being the one after it and ``found`` the first that came."""
@@ -247,7 +182,7 @@ def not_stored_yet(stored: Callable[[str], Sequence[Context]], found: Iterable[O
         topic = item.context.topic
         if topic not in sequences:
             sequences[topic] = 0
-            for context in stored(topic):
+            for context in iter_contexts(state, topic):
                 sequences[topic] = context.sequence + 1
                 if not context.complete:
                     what = f"offload segment {context.sequence} of topic {topic!r}"
@@ -268,7 +203,7 @@ def not_stored_yet(stored: Callable[[str], Sequence[Context]], found: Iterable[O
     return numbered
 
 
-def changes_of(found: Iterable[Offloaded]) -> tuple[list[Written], list[Change]]:
+def _changes_of(found: Iterable[Offloaded]) -> tuple[list[Written], list[Change]]:
     """What makes them visible: segments with their chunks, and what comes after these, seals and contexts."""
     written: list[Written] = []
     also: list[Change] = []

@@ -34,7 +34,7 @@ from chunkstore.spark.options import (
     refused,
     whole_number,
 )
-from chunkstore.spark.runs import Sizing
+from chunkstore.spark.runs import partition_count, share
 from chunkstore.spark.tasks import settle_process
 
 __all__ = ["TieredOptions", "TieredReader", "every_column", "parse_options", "plan_runs"]
@@ -95,7 +95,8 @@ def plan_runs(options: TieredOptions, schema: pa.Schema) -> TieredReader:
         if piece.start < each.end and each.start < piece.stop
     ]
     tasks = []
-    for begin, end in Sizing(options.min_partitions).groups([size for _, size in cells]):
+    sizes = [size for _, size in cells]
+    for begin, end in share(sizes, partition_count(sum(sizes), options.min_partitions)):
         runs = groupby((cell for cell, _ in cells[begin:end]), lambda cell: cell[0])
         tasks.append([_run(each, [number for _, number in run]) for each, run in runs])
     # Tasks have the states of segments in their plan, and open the same kind of source.

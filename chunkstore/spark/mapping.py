@@ -5,12 +5,12 @@ The function travels cloudpickled in an option of the ordinary reader, so Spark 
 from __future__ import annotations
 
 import base64
-import pickle
 from collections.abc import Callable, Iterator
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chunkstore.errors import InvalidArgument
+from chunkstore.spark.columns import no_column
 from chunkstore.spark.errors import annotated
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["TOLD", "BatchFunction", "Mapped", "arrow_schema", "map_batches", "telling"]
+__all__ = ["BatchFunction", "Mapped", "arrow_schema", "check_schema", "map_batches"]
 
-TOLD: Final = "message binary"
 BatchFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 """As ``DataFrame.mapInArrow`` takes one: from the batches of a task to others; called once for each task."""
 
@@ -48,17 +47,6 @@ def map_batches(spark: SparkSession, function: BatchFunction, schema: StructType
     for name, value in options.items():
         reader = reader.option(name, value)  # type: ignore[arg-type]
     return reader.option("mapFunction", base64.b64encode(pickled).decode("ascii")).load()
-
-
-def telling(function: Callable[[Iterator[pa.RecordBatch]], object]) -> BatchFunction:
-    """For ``DataFrame.mapInArrow`` with schema ``TOLD``: what the function makes of a task's batches, pickled, is the task's one row."""
-
-    def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        yield pa.record_batch([pa.array([pickle.dumps(function(batches))], pa.binary())], names=["message"])
-
-    return tell
 
 
 class Mapped:
@@ -106,6 +94,17 @@ def _checked(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:
 
 def _wrong(what: str) -> InvalidArgument:
     return InvalidArgument(f"map_batches: {what}", argument="function")
+
+
+def check_schema(schema: StructType, known: StructType) -> None:
+    """Raise ``InvalidArgument`` unless all columns of a user's schema are known, and of these types."""
+    for field in schema.fields:
+        if field.name not in known.names:
+            raise no_column(field.name, known.names, "schema")
+        kind = known[field.name].dataType
+        if field.dataType != kind:
+            text = f"no column {field.name} of type {field.dataType.simpleString()} here; it is of type {kind.simpleString()}"
+            raise InvalidArgument(text, argument="schema")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

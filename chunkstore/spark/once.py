@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from struct import Struct
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore.errors import Conflict
-from chunkstore.metadata.sinks import SinkRow
+from chunkstore.metadata.sinks import JOB, STREAM, SinkRow, sink_key, unnamed_key
 
-__all__ = ["NOTHING", "Content", "Incoming", "Verdict", "judge_batch", "judge_job", "something_else"]
+__all__ = ["NOTHING", "Content", "MicroBatch", "Verdict", "Version", "something_else"]
 
 Verdict: TypeAlias = Literal["commit", "done"]
 NOTHING: Final = bytes(16)
@@ -33,54 +34,77 @@ class Content(NamedTuple):
         return _CONTENT.pack(*self)
 
 
-class Incoming(NamedTuple):
-    """A micro-batch that is to be committed. ``container``: the uuid of where to."""
+class MicroBatch(NamedTuple):
+    """One that is to be committed. ``container``: the uuid of where to. ``run``: of its query."""
 
     sink: str
     query: str
     batch: int
     container: bytes
+    run: str = ""
 
+    @property
+    def key(self) -> bytes:
+        """Of the sink's row."""
+        return sink_key(STREAM, self.sink.encode())
 
-def judge_batch(stored: SinkRow | None, incoming: Incoming, content: Content) -> Verdict:
-    """What becomes of a micro-batch of these rows. Raises ``Conflict`` (expected and found): it is refused, and nothing is to be done."""
-    refusal = _refusal(stored, incoming)
-    if refusal is not None:
-        raise refusal
-    if stored is None or stored.number != incoming.batch:
-        return "commit"
-    _require_same_rows(
-        stored,
-        content,
-        f"sink {incoming.sink!r} has written other rows of micro-batch {incoming.batch} already: the checkpoint was put back, or the "
-        "query gives other rows each time, or writes several frames",
-        f"put the newer checkpoint back, or {_ANEW}, from where the stored rows end; where a query writes several frames, each needs a "
-        "foreach_batch with a txnAppId of its own, called once for each micro-batch",
-    )
-    return "done"
-
-
-def judge_job(
-    stored: SinkRow | None,
-    application: str,
-    version: int,
-    before: bytes = NOTHING,
-    after: bytes = NOTHING,
-    content: Content | None = None,
-) -> Verdict:
-    """What becomes of a batch write that has an application's id: one of this version or of a later one was committed before, or not.
-
-    ``before`` and ``after``: digests of all that the application has written so far, and then. ``content``: of the rows, if known; only
-    those of the last version are stored. Raises ``Conflict``: it has not, or with other rows."""
-    number, digest = (-1, NOTHING) if stored is None else (stored.number, stored.run)
-    if version > number and digest == before:
-        return "commit"
-    if version <= number and digest == after:
-        if stored is not None and version == number and content is not None:
-            what = f"version {version} of {application!r} was written with other rows"
-            _require_same_rows(stored, content, what, "give new rows a txnVersion above it, or another txnAppId")
+    def judge(self, stored: SinkRow | None, content: Content) -> Verdict:
+        """What becomes of it with these rows. Raises ``Conflict`` (expected and found): it is refused, and nothing is to be done."""
+        refusal = _refusal(stored, self)
+        if refusal is not None:
+            raise refusal
+        if stored is None or stored.number != self.batch:
+            return "commit"
+        _require_same_rows(
+            stored,
+            content,
+            f"sink {self.sink!r} has written other rows of micro-batch {self.batch} already: the checkpoint was put back, or the "
+            "query gives other rows each time, or writes several frames",
+            f"put the newer checkpoint back, or {_ANEW}, from where the stored rows end; where a query writes several frames, each "
+            "needs a foreach_batch with a txnAppId of its own, called once for each micro-batch",
+        )
         return "done"
-    raise something_else(application, after, digest)
+
+    def row(self, content: Content, token: bytes) -> SinkRow:
+        """What is stored with its rows."""
+        run = blake2b(self.run.encode(), digest_size=16).digest()
+        return SinkRow(self.batch, self.container, run, token, self.query, content.packed())
+
+
+class Version(NamedTuple):
+    """A batch write that is to be committed. Without an ``application`` it is committed in any case, and ``version`` is its session's id.
+
+    ``before`` and ``after``: digests of all that the application has written so far, and then."""
+
+    application: str | None
+    version: int
+    container: bytes
+    before: bytes = NOTHING
+    after: bytes = NOTHING
+
+    @property
+    def key(self) -> bytes:
+        """Of the application's row."""
+        return unnamed_key(self.version) if self.application is None else sink_key(JOB, self.application.encode())
+
+    def judge(self, stored: SinkRow | None, content: Content | None) -> Verdict:
+        """Whether this version, or a later one, was committed before. ``content``: of the rows, if known; only those of the last
+        version are stored. Raises ``Conflict``: it was not, or with other rows."""
+        if self.application is None:
+            return "commit"
+        number, digest = (-1, NOTHING) if stored is None else (stored.number, stored.run)
+        if self.version > number and digest == self.before:
+            return "commit"
+        if self.version <= number and digest == self.after:
+            if stored is not None and self.version == number and content is not None:
+                what = f"version {self.version} of {self.application!r} was written with other rows"
+                _require_same_rows(stored, content, what, "give new rows a txnVersion above it, or another txnAppId")
+            return "done"
+        raise something_else(self.application, self.after, digest)
+
+    def row(self, content: Content, token: bytes) -> SinkRow:
+        """What is stored with its rows."""
+        return SinkRow(self.version, self.container, self.after, token, content=content.packed())
 
 
 def something_else(application: str, asked: bytes, found: bytes) -> Conflict:
@@ -100,7 +124,7 @@ def _require_same_rows(stored: SinkRow, content: Content, what: str, remedy: str
         raise Conflict(f"{what}; rows and sum of their CRCs", expected=expected, found=found, remedy=remedy)
 
 
-def _refusal(stored: SinkRow | None, incoming: Incoming) -> Conflict | None:
+def _refusal(stored: SinkRow | None, incoming: MicroBatch) -> Conflict | None:
     sink = f"sink {incoming.sink!r}"
     if stored is None:
         if incoming.batch == 0:

@@ -10,15 +10,21 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Final, TypeAlias
 
 from chunkstore.config import GIB, MIB, Settings
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.records.names import check_container_name, check_segment_name
 from chunkstore.registry import root_url
-from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS, TABLES
-from chunkstore.spark.runs import Sizing
+from chunkstore.spark.columns import (
+    LEDGER_COLUMNS,
+    LEDGER_EXTRAS,
+    SEGMENT_COLUMNS,
+    SEGMENT_EXTRAS,
+    TABLES,
+    no_column,
+    unknown_name,
+)
 
 __all__ = [
     "EARLIEST",
@@ -34,7 +40,6 @@ __all__ = [
     "parse_options",
     "path_option",
     "refused",
-    "unknown_name",
     "whole_number",
 ]
 
@@ -88,11 +93,6 @@ class ReadOptions:
         return Settings()
 
     @property
-    def sizing(self) -> Sizing:
-        """How large partitions are."""
-        return Sizing(self.min_partitions)
-
-    @property
     def line_bytes_max(self) -> int:
         """The longest line; 0 where rows are no lines."""
         return (self.record_bytes_max or LINE_BYTES_MAX) if self.lines else 0
@@ -104,17 +104,10 @@ class ReadOptions:
 
     @property
     def known_columns(self) -> Mapping[str, str]:
-        """Every column this read could have, with its Spark type."""
+        """Every column that this read can have, with its Spark type."""
         if self.metadata is not None:
             return TABLES[self.metadata].columns
         return {**LEDGER_COLUMNS, **LEDGER_EXTRAS} if self.reads_topics else {**SEGMENT_COLUMNS, **SEGMENT_EXTRAS}
-
-    def no_column(self, name: str, argument: str) -> InvalidArgument:
-        """What refuses a column: what there is, or why there is none."""
-        why = ABSENT[self.reads_topics].get(name, "") if self.metadata is None else ""
-        kind = "ledgers" if self.reads_topics else "raw segments"
-        text = f"{kind} have no column {name!r}: {why}" if why else f"no column {name!r} here"
-        return InvalidArgument(f"{text}; the columns are {', '.join(self.known_columns)}", argument=argument)
 
 
 def refused(name: str, text: str) -> InvalidArgument:
@@ -142,14 +135,6 @@ def known_values(given: Mapping[str, str], names: Sequence[str]) -> dict[str, st
     return values
 
 
-def unknown_name(what: str, given: str, names: Sequence[str]) -> str:
-    """The text that refuses a name, with the closest one that is known."""
-    lowered = {name.lower(): name for name in names}
-    close = [lowered[match] for match in get_close_matches(given.lower(), list(lowered), 1)]
-    hint = f"did you mean {close[0]!r}? The" if close else "the"
-    return f"unknown {what} {given!r}; {hint} {what}s are {', '.join(names)}"
-
-
 def path_option(values: Mapping[str, str], what: str = "the container's root, for example /srv/log") -> str:
     """The option ``path``. Raises ``InvalidArgument``, ``Unsupported`` (a root in memory)."""
     path = values.get("path", "")
@@ -165,14 +150,14 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
 
     ``Unsupported``: a root in memory, a table of Spark's catalog.
     """
-    own: tuple[str, ...] = OPTIONS
-    other: tuple[str, ...] = STREAM_OPTIONS
-    where = "streams (spark.readStream)"
+    own: tuple[str, ...]
+    other: tuple[str, ...]
+    own, other, where = (OPTIONS, STREAM_OPTIONS, "streams (spark.readStream)")
     if stream:
-        own, other, where = STREAM_OPTIONS, OPTIONS, "batch reads (spark.read)"
+        own, other, where = (STREAM_OPTIONS, OPTIONS, "batch reads (spark.read)")
     elif stream is None:
-        own = tuple(dict.fromkeys((*OPTIONS, *STREAM_OPTIONS)))
-    odd = {name.lower() for name in other} - {name.lower() for name in own}
+        own = (*OPTIONS, *set(STREAM_OPTIONS).difference(OPTIONS))
+    odd = {name.lower() for name in set(other).difference(own)}
     for key in given:
         if key.lower() in odd:
             raise refused(key, f"is for {where} only")
@@ -184,7 +169,6 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
     metadata = _metadata(values)
     if metadata is None:
         _check_choice(values, stream=stream)
-    starting = _positions(values, "startingOffsets", LATEST if stream else EARLIEST, segments)
     options = ReadOptions(
         path=path,
         container=container,
@@ -197,7 +181,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         topics_pattern=_pattern(values, "topicsPattern"),
         lines=one_of(values, "framing", ("none", "lines")) == "lines",
         record_bytes_max=whole_number(values, "maxRecordBytes", 1, GIB),
-        starting=starting,
+        starting=_positions(values, "startingOffsets", LATEST if stream else EARLIEST, segments),
         ending=_positions(values, "endingOffsets", LATEST, segments),
         fail_on_data_loss=one_of(values, "failOnDataLoss", ("true", "false")) == "true",
         as_of_lsn=whole_number(values, "lsnAsOf", 1, _BYTES_MAX),
@@ -391,6 +375,6 @@ def _columns(values: Mapping[str, str], options: ReadOptions) -> tuple[str, ...]
     columns: list[str] = []
     for item in items_of(values, "columns"):
         if not isinstance(item, str) or item not in options.known_columns:
-            raise options.no_column(str(item), "columns")
+            raise no_column(str(item), options.known_columns, "columns")
         columns.append(item)
     return tuple(columns)

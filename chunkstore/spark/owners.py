@@ -153,7 +153,8 @@ _NAME_BYTES: Final = 100
 
 def batch_holder(options: WriteOptions) -> str:
     """Of one batch write: its application, its machine, and a random part."""
-    return f"spark batch {_short(options.application or 'write')}, {_host()} {runtime.token(8).hex()}"
+    name = f"spark batch {_short(options.application or 'write')}"
+    return f"{name}, {_short(runtime.identity().host)} {runtime.token(8).hex()}"
 
 
 def is_shared(options: WriteOptions) -> bool:
@@ -164,8 +165,9 @@ def is_shared(options: WriteOptions) -> bool:
 def stream_holder(options: WriteOptions) -> str:
     """The same for every micro-batch of a query, and for no one else, by its sink id or its checkpoint; else for all such of a machine."""
     if is_shared(options):
-        return f"spark streams, {_host()}"
-    return _known("stream", options.sink_id or options.checkpoint, f"{options.sink_id or ''}\0{options.checkpoint}")
+        return f"spark streams, {_short(runtime.identity().host)}"
+    key = f"{options.sink_id or ''}\0{options.checkpoint}"
+    return _known("stream", options.sink_id or options.checkpoint, key)
 
 
 def foreach_holder(sink: str) -> str:
@@ -175,10 +177,6 @@ def foreach_holder(sink: str) -> str:
 
 def _known(kind: str, name: str, key: str) -> str:
     return f"spark {kind} {_short(name)} {blake2b(key.encode(), digest_size=16).hexdigest()}"
-
-
-def _host() -> str:
-    return _short(runtime.identity().host)
 
 
 def _short(name: str) -> str:

@@ -91,7 +91,7 @@ class PieceReader:
             raise ChunkstoreError.from_fields("ChunkNotFound", text, error.to_fields()) from error
         if len(data) != stop - start:
             raise Damaged(
-                f"the chunk is shorter than its record: it ends at {start + len(data)}, {piece.length} expected",
+                f"the chunk is shorter than its record: it ends at {start + len(data)}, bytes up to {stop} are expected",
                 object=piece.chunk,
                 position=piece.begin + start + len(data),
             )
@@ -117,11 +117,16 @@ class RunBytes:
         self._reader = reader
         self._segment = segment
         self._pieces = pieces
+        self._stop = pieces[-1].offset + pieces[-1].stop - pieces[-1].start
         self._spans = reader.spans(segment, pieces)
         self._held: list[Span] = []
 
     def read(self, offset: int, length: int) -> bytes:
         """Bytes ``[offset, offset + length)`` of the segment; fewer where the run ends. Raises as ``PieceReader.spans``."""
+        if length and offset < self._pieces[0].offset:
+            raise BadOffset(self._segment, expected=self._pieces[0].offset, given=offset)
+        if offset >= self._stop:
+            return b""
         while self._held and _end(self._held[0]) <= offset:
             self._held.pop(0)
         while not self._held or _end(self._held[-1]) < offset + length:
@@ -131,7 +136,8 @@ class RunBytes:
             if _end(span) > offset:
                 self._held.append(span)
         if not self._held or offset < self._held[0].offset:
-            return self._again(offset, length)
+            # Only a look for the cause of an error goes back to bytes that were let go.
+            return RunBytes(self._reader, self._segment, self._pieces).read(offset, length)
         parts: list[memoryview] = []
         for span in self._held:
             low, high = max(0, offset - span.offset), min(len(span.data), offset + length - span.offset)
@@ -146,22 +152,6 @@ class RunBytes:
         self._held.clear()
         for _ in self._spans:
             pass
-
-    def _again(self, offset: int, length: int) -> bytes:
-        """Bytes that were let go; only a look for the cause of an error goes back that far."""
-        parts: list[bytes] = []
-        for piece in self._pieces:
-            start = max(piece.start, piece.start + offset - piece.offset)
-            stop = min(piece.stop, piece.start + offset + length - piece.offset)
-            if start < stop:
-                borders = piece.borders and piece.borders.between(start, stop)
-                part = piece._replace(
-                    start=start, stop=stop, offset=piece.offset + start - piece.start, borders=borders
-                )
-                parts += [span.data for span in self._reader.spans(self._segment, [part])]
-        if not parts and length and offset < self._pieces[0].offset:
-            raise BadOffset(self._segment, expected=self._pieces[0].offset, given=offset)
-        return b"".join(parts)
 
 
 def _end(span: Span) -> int:

@@ -5,52 +5,44 @@ Tasks name the borders of the blocks that hold their bytes, against which these 
 from __future__ import annotations
 
 import re
-from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from chunkstore.codec.pulsar.block_index import LedgerRange
+from chunkstore.codec.pulsar.block_index import Block, LedgerRange
 from chunkstore.engine.reading import ReadableContainer, context_of, read_view
 from chunkstore.engine.replica import Replica
-from chunkstore.errors import (
-    BadOffset,
-    Conflict,
-    Damaged,
-    InvalidArgument,
-    SegmentNotFound,
-    SegmentTruncated,
-    Unsupported,
-)
+from chunkstore.errors import BadOffset, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
+from chunkstore.metadata.index import walk
 from chunkstore.metadata.port import MetadataView
-from chunkstore.operations.inspect import borders as find_borders
+from chunkstore.operations.read import find_segment
 from chunkstore.operations.read import plan_read as plan_slices
-from chunkstore.records.blocks import Borders
-from chunkstore.records.segments import LayoutChunk, SegmentInfo
+from chunkstore.records.blocks import is_one_block
+from chunkstore.records.layout import ReadSlice
+from chunkstore.records.segments import SegmentInfo
 from chunkstore.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from chunkstore.spark.runs import (
     ROW_BYTES,
+    ChunkTimes,
     Cut,
     LedgerRun,
     Piece,
     ReadTask,
     SegmentRun,
-    TimesOfTasks,
-    plan_entries,
-    plan_pieces,
+    partition_count,
+    share,
+    share_entries,
 )
 
 __all__ = [
-    "LedgerPlanner",
     "Range",
     "chosen_ranges",
     "chosen_segments",
     "chosen_topics",
     "is_chosen",
+    "is_chosen_topic",
     "plan_parts",
     "plan_ranges",
     "plan_read",
-    "plan_segments",
     "position_in",
     "require_match",
     "require_named",
@@ -58,69 +50,75 @@ __all__ = [
 
 _CELLS: Final = 16
 """Equal parts that a partition is put together from, where it can be."""
-
-
-LedgerPlanner: TypeAlias = Callable[..., Sequence[LedgerRange]]
-"""As ``chunkstore.pulsar.plan``: the parts of a topic's ledgers, by ledger, then by entry."""
 _IDS_ONLY: Final = {"topic", "ledger", "entry"}
 
 
-def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None) -> list[ReadTask]:
+def plan_read(replica: Replica, options: ReadOptions) -> list[ReadTask]:
     """The partitions of a read, in the order of their rows; none where there are no bytes.
 
-    Raises ``SegmentNotFound``, ``SegmentTruncated`` or ``Damaged`` (a ledger's blocks are not in its segment), ``Unsupported``
-    (chunks of a kind this version cannot read), ``Conflict`` (the replica was refreshed
-    meanwhile), and what the replica and the planner raise.
+    Raises ``SegmentNotFound``, ``SegmentTruncated`` or ``Damaged`` (a ledger's blocks are not in its segment), ``InvalidArgument`` (a
+    pattern without a match), and what the replica raises.
     """
-    lsn = replica.lsn
     if not options.reads_topics:
-        ranges = chosen_ranges(replica, options)
-        groups: Sequence[Sequence[SegmentRun | LedgerRun]]
-        planned = _plan_cuts if options.lines else plan_segments
-        groups = planned(replica, ranges, options)
-    else:
-        from chunkstore import pulsar  # raw segments need no codec
+        return _plan_bytes(replica, options, chosen_ranges(replica, options), repeatable=False)
+    from chunkstore import pulsar  # raw segments need no codec
 
-        planned_parts = ledger_planner or pulsar.plan
-        ids_suffice = _IDS_ONLY.issuperset(options.columns)
+    ids_suffice = _IDS_ONLY.issuperset(options.columns)
 
-        def needs_blocks(part: LedgerRange) -> bool:
-            return not (ids_suffice and part.is_dense)
+    def needs_blocks(part: LedgerRange) -> bool:
+        return not (ids_suffice and part.is_dense)
 
-        topics = chosen_topics(replica, options)
-        require_match(options.topics_pattern, topics, "topicsPattern")
-        found = [part for topic in topics for part in planned_parts(replica, topic, options.ledgers, needs_blocks)]
-        parts = [part if needs_blocks(part) else part._replace(blocks=()) for part in found]
-        groups = plan_entries(parts, lambda name: _Stored(replica, name).pieces, options.sizing)
-    if replica.lsn != lsn:
-        raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
-    return _tasks(replica, options, lsn, groups)
+    topics = chosen_topics(replica, options)
+    require_match(options.topics_pattern, topics, "topicsPattern")
+    found = [part for topic in topics for part in pulsar.plan(replica, topic, options.ledgers, needs_blocks)]
+    return plan_parts(replica, options, [part if needs_blocks(part) else part._replace(blocks=()) for part in found])
 
 
 def plan_ranges(replica: Replica, options: ReadOptions, ranges: Sequence[Range]) -> list[ReadTask]:
     """The partitions of these ranges, whose rows are the same each time. Raises as ``plan_read``, and ``BadOffset``."""
-    return _tasks(replica, options, replica.lsn, _plan_cuts(replica, ranges, options))
+    return _plan_bytes(replica, options, ranges, repeatable=True)
 
 
 def plan_parts(replica: Replica, options: ReadOptions, parts: Sequence[LedgerRange]) -> list[ReadTask]:
     """The partitions of these blocks. Raises as ``plan_read``."""
-    return _tasks(
-        replica, options, replica.lsn, plan_entries(parts, lambda name: _Stored(replica, name).pieces, options.sizing)
-    )
+    groups = share_entries(parts, options.min_partitions)
+
+    def planned(view: MetadataView) -> list[list[LedgerRun]]:
+        return [[_ledger_run(replica, view, *row) for row in group] for group in groups]
+
+    return _tasks(replica, options, read_view(replica, planned))
+
+
+def _ledger_run(replica: Replica, view: MetadataView, part: LedgerRange, blocks: list[Block]) -> LedgerRun:
+    if not blocks:
+        return LedgerRun(*part[:5], (), ())
+    segment = find_segment(view, part.segment, None)
+    start, stop = blocks[0].start, blocks[-1].stop
+    if stop > segment.length:
+        raise Damaged(
+            f"a block ends at {stop}, but the segment has {segment.length} bytes",
+            object=f"segment {part.segment}",
+            position=start,
+        )
+    pieces = _pieces(replica, view, Range(part.segment, segment.id, start, stop), segment.length)
+    return LedgerRun(*part[:5], tuple(blocks), pieces)
 
 
 def _tasks(
-    replica: Replica, options: ReadOptions, lsn: int, groups: Sequence[Sequence[SegmentRun | LedgerRun]]
+    replica: Replica, options: ReadOptions, groups: Sequence[Sequence[SegmentRun | LedgerRun]]
 ) -> list[ReadTask]:
-    times = TimesOfTasks(replica) if "timestamp" in options.columns else None
+    times: dict[str, ChunkTimes] = {}
+    if "timestamp" in options.columns:
+        names = {run.segment for group in groups for run in group}
+        times = {name: _chunk_times(replica, name) for name in names}
     return [
         ReadTask(
             options.path,
             options.container,
-            lsn,
+            replica.lsn,
             tuple(group),
             replica.uuid,
-            tuple(times.of(run.segment, *_extent(run)) for run in group) if times is not None else (),
+            tuple(times[run.segment].between(*_extent(run)) for run in group) if times else (),
         )
         for group in groups
     ]
@@ -134,103 +132,90 @@ def _extent(run: SegmentRun | LedgerRun) -> tuple[int, int]:
     return run.pieces[0].offset, last.offset + last.stop - last.start
 
 
-def plan_segments(replica: ReadableContainer, ranges: Iterable[Range], options: ReadOptions) -> list[list[SegmentRun]]:
-    """Partitions over raw segments, in the order given. Raises as ``plan_read``."""
-    pieces = [(name, piece) for name, _, start, stop in ranges for piece in _Stored(replica, name).pieces(start, stop)]
-    return plan_pieces(pieces, options.sizing)
+def _chunk_times(replica: Replica, name: str) -> ChunkTimes:
+    """Of all chunks that hold bytes."""
+
+    def found(view: MetadataView) -> list[tuple[int, int]]:
+        segment = find_segment(view, name, None)
+        return [(offset, record.created_ms) for offset, _, record in walk(view.get, segment) if record.length]
+
+    pairs = read_view(replica, found) or [(0, 0)]
+    offsets, times_ms = zip(*pairs, strict=True)
+    return ChunkTimes(name, offsets, times_ms)
 
 
-def _plan_cuts(replica: ReadableContainer, ranges: Sequence[Range], options: ReadOptions) -> list[list[SegmentRun]]:
-    """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end."""
-    sizes = [max(0, item.stop - item.start) for item in ranges]
-    parts = options.sizing.parts(sizes)
-    step = max(1, sum(sizes) // (_CELLS * parts * ROW_BYTES)) * ROW_BYTES
-    cells = [
-        (item, max(item.start, low), min(item.stop, low + step))
-        for item in ranges
-        for low in range(item.start // step * step, item.stop, step)
-        if item.start < item.stop
-    ]
+def _plan_bytes(replica: Replica, options: ReadOptions, ranges: Sequence[Range], *, repeatable: bool) -> list[ReadTask]:
+    """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end.
+
+    Where that makes too few, and rows may be others the next time, they are cut anywhere.
+    """
+    total = sum(max(0, item.stop - item.start) for item in ranges)
+    parts = partition_count(total, options.min_partitions)
+    cells = _cells(ranges, max(1, total // (_CELLS * parts * ROW_BYTES)) * ROW_BYTES)
+    if len(cells) < parts and not repeatable:
+        cells = _cells(ranges, max(1, total // parts))
     groups: list[list[tuple[Range, int, int]]] = []
-    for begin, end in options.sizing.groups([high - low for _, low, high in cells]):
+    for begin, end in share([high - low for _, low, high in cells], parts):
         group: list[tuple[Range, int, int]] = []
         for item, low, high in cells[begin:end]:
             if group and group[-1][0] is item:
                 low = group.pop()[1]
             group.append((item, low, high))
         groups.append(group)
-    limit = options.line_bytes_max
 
     def planned(view: MetadataView) -> list[list[SegmentRun]]:
-        return [[_cut_run(replica, view, *cell, limit) for cell in group] for group in groups]
+        return [[_segment_run(replica, view, options, cell, repeatable) for cell in group] for group in groups]
 
-    return read_view(replica, planned)
+    return _tasks(replica, options, read_view(replica, planned))
 
 
-def _cut_run(
-    replica: ReadableContainer, view: MetadataView, whole: Range, start: int, stop: int, limit: int
+def _cells(ranges: Sequence[Range], step: int) -> list[tuple[Range, int, int]]:
+    return [
+        (item, max(item.start, low), min(item.stop, low + step))
+        for item in ranges
+        for low in range(item.start // step * step, item.stop, step)
+        if item.start < item.stop
+    ]
+
+
+def _segment_run(
+    replica: Replica, view: MetadataView, options: ReadOptions, cell: tuple[Range, int, int], repeatable: bool
 ) -> SegmentRun:
+    whole, start, stop = cell
+    limit = options.line_bytes_max
     joined = limit > 0 and start > whole.start
     low, high = start - joined, min(whole.stop, stop + limit + 1) if limit else stop
-    name = whole.segment
+    pieces = _pieces(replica, view, whole._replace(start=low, stop=high), whole.stop)
+    cut = Cut(start, stop, whole.stop, limit, joined) if limit or repeatable else None
+    return SegmentRun(whole.segment, pieces, cut)
+
+
+def _pieces(replica: Replica, view: MetadataView, wanted: Range, read_to: int) -> tuple[Piece, ...]:
+    """The pieces of chunks that hold these bytes, of a segment that other tasks read up to ``read_to``. Raises ``BadOffset``."""
+    name, identity, start, stop = wanted
     context = context_of(replica)._replace(verify=True, tail=None)
-    slices = plan_slices(context, view, (name, whole.identity, low, high - low), gather=False)
-    if slices.length < high - low:
-        raise BadOffset(name, expected=low + slices.length, given=high)
-    pieces = tuple(
+    planned = plan_slices(context, view, (name, identity, start, stop - start), gather=False)
+    if planned.length < stop - start:
+        raise BadOffset(name, expected=start + planned.length, given=stop)
+    return tuple(
         Piece(
             item.address.object,
             item.offset,
             item.offset + item.length,
-            item.offset + item.length,
-            low + item.start,
-            item.borders,
+            start + item.start,
+            None if _ends_elsewhere(item, read_to) else item.borders,
             item.address.offset,
         )
-        for item in slices.slices
+        for item in planned.slices
     )
-    return SegmentRun(name, pieces, Cut(start, stop, whole.stop, limit, joined))
 
 
-class _Stored:
-    """A segment and its chunks, as the snapshot has them."""
-
-    def __init__(self, replica: ReadableContainer, name: str) -> None:
-        self.info: SegmentInfo = replica.info(name)
-        stored = zip(replica.layout(name), find_borders(context_of(replica), name, self.info.id), strict=True)
-        self._chunks: list[tuple[LayoutChunk, Borders | None]] = [
-            (chunk, borders and Borders(array("Q", borders.at), array("I", borders.crcs)))
-            for chunk, borders in stored
-            if chunk.length
-        ]
-        self._offsets = [chunk.offset for chunk, _ in self._chunks]
-        for chunk, _ in self._chunks:
-            if chunk.kind not in ("object", "inline"):
-                raise Unsupported(
-                    f"chunk {chunk.name} of segment {name!r} is of kind {chunk.kind!r}; executors do not read those",
-                    feature=f"chunks of kind {chunk.kind}",
-                )
-
-    def pieces(self, start: int, stop: int) -> list[Piece]:
-        """The pieces that hold bytes ``[start, stop)``, with all borders of their chunks. Raises ``SegmentTruncated``, ``Damaged``."""
-        if start < self.info.start_offset:
-            raise SegmentTruncated(self.info.name, start_offset=self.info.start_offset, offset=start)
-        if stop > self.info.length:
-            raise Damaged(
-                f"a block ends at {stop}, but the segment has {self.info.length} bytes",
-                object=f"segment {self.info.name}",
-                position=start,
-            )
-        found: list[Piece] = []
-        at = max(0, bisect_right(self._offsets, start) - 1)
-        for chunk, borders in self._chunks[at:]:
-            if chunk.offset >= stop:
-                break
-            low, high = max(start - chunk.offset, 0), min(stop - chunk.offset, chunk.length)
-            if low < high:
-                begin = chunk.offset + low
-                found.append(Piece(chunk.name, low, high, chunk.length, begin, borders, chunk.object_offset))
-        return found
+def _ends_elsewhere(item: ReadSlice, read_to: int) -> bool:
+    """Whether a slice is a part of one long block that another task reads to its end: that one verifies it."""
+    if item.borders is None or len(item.borders.at) > 2:
+        return False
+    begin, end = item.borders.at
+    return item.offset + item.length < end and item.chunk_offset + end <= read_to and not is_one_block(end - begin)
 
 
 class Range(NamedTuple):

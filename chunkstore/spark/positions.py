@@ -16,44 +16,36 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
 from chunkstore.spark.options import ReadOptions
 
-__all__ = ["Limit", "Reached", "StreamOffset", "TopicReached", "lose", "share_out"]
+__all__ = ["Position", "Reached", "Shares", "StreamOffset", "lose"]
 
 _VERSION: Final = 1
 _MOST: Final = (1 << 63) - 1
 _UUID = re.compile(r"[0-9a-f]{32}")
 _ID = re.compile(r"([0-9a-f]{32})?")
+_LOG = logging.getLogger("chunkstore.spark")
+Position: TypeAlias = tuple[int, int]
+"""The number of an offload segment, 0 in a raw segment, and a byte there."""
 
 
 class Reached(NamedTuple):
-    """Of a segment: see the module."""
+    """Of a raw segment, or of a topic, whose ``identity`` is a string, empty at the beginning of one that has nothing; see the module."""
 
-    identity: int
-    at: int
+    identity: int | str
+    at: Position
     done: bool = False
-    begin: int | None = None
-
-
-class TopicReached(NamedTuple):
-    """Of a topic: see the module. ``identity``: empty at the beginning of a topic that has nothing."""
-
-    sequence: int
-    identity: str
-    at: int
-    done: bool = False
-    begin: tuple[int, int] | None = None
+    begin: Position | None = None
 
 
 class StreamOffset(NamedTuple):
-    """See the module."""
+    """See the module. ``reached``: by name."""
 
-    segments: Mapping[str, Reached] = {}
-    topics: Mapping[str, TopicReached] = {}
+    reached: Mapping[str, Reached] = {}
     container: str = ""
     epoch: int = 0
     lsn: int = 0
@@ -63,45 +55,40 @@ class StreamOffset(NamedTuple):
     @property
     def positions(self) -> tuple[object, ...]:
         """What makes another batch."""
-        segments = {name: reached._replace(begin=None) for name, reached in self.segments.items()}
-        topics = {name: reached._replace(begin=None) for name, reached in self.topics.items()}
-        return segments, topics, self.lost_bytes, self.lost_segments
+        reached = {name: reached._replace(begin=None) for name, reached in self.reached.items()}
+        return reached, self.lost_bytes, self.lost_segments
 
     def beginning_at(self, start: StreamOffset) -> StreamOffset:
         """The end of a batch that says itself where it begins."""
-        segments, topics = dict(self.segments), dict(self.topics)
-        for name, before in start.segments.items():
-            if name in segments and segments[name].begin is None:
-                segments[name] = segments[name]._replace(begin=before.at)
-        for name, came in start.topics.items():
-            if name in topics and topics[name].begin is None:
-                topics[name] = topics[name]._replace(begin=(came.sequence, came.at))
-        return self._replace(segments=segments, topics=topics)
+        reached = dict(self.reached)
+        for name, before in start.reached.items():
+            if name in reached and reached[name].begin is None:
+                reached[name] = reached[name]._replace(begin=before.at)
+        return self._replace(reached=reached)
 
     def began(self, end: StreamOffset) -> StreamOffset:
         """Where the first batch began, as its end says; this is where the query would begin now."""
-        segments, topics = dict(self.segments), dict(self.topics)
-        for name, reached in end.segments.items():
-            if reached.begin is not None:
-                segments[name] = Reached(reached.identity, reached.begin)
-        for topic, came in end.topics.items():
-            before = topics.get(topic)
-            if came.begin is not None and (before is None or (before.sequence, before.at) != came.begin):
-                sequence, at = came.begin
-                topics[topic] = TopicReached(sequence, came.identity if sequence == came.sequence else "", at)
-        return self._replace(segments=segments, topics=topics)
+        reached = dict(self.reached)
+        for name, came in end.reached.items():
+            before = reached.get(name)
+            if came.begin is not None and (before is None or before.at != came.begin):
+                same = isinstance(came.identity, int) or came.begin[0] == came.at[0]
+                reached[name] = Reached(came.identity if same else "", came.begin)
+        return self._replace(reached=reached)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; the same for the same positions, down to the order of keys."""
+        plain = {name: _plain(self.reached[name]) for name in sorted(self.reached)}
+        topics = {name: each for name, each in plain.items() if "sequence" in each}
         document: dict[str, Any] = {
             "version": _VERSION,
             "container": self.container,
             "epoch": self.epoch,
             "lsn": self.lsn,
-            "segments": {name: _plain(self.segments[name]) for name in sorted(self.segments)},
+            "segments": {name: each for name, each in plain.items() if name not in topics},
         }
-        if self.topics:
-            document["topics"] = {name: _plain_topic(self.topics[name]) for name in sorted(self.topics)}
+        if topics:
+            document["topics"] = topics
         if self.lost_bytes or self.lost_segments:
             document["lost"] = {"bytes": self.lost_bytes, "segments": self.lost_segments}
         return document
@@ -118,9 +105,10 @@ class StreamOffset(NamedTuple):
         segments = _Fields(whole.values.get("segments"))
         topics = _Fields(whole.values.get("topics", {}))
         lost = _Fields(whole.values.get("lost", {"bytes": 0, "segments": 0}))
+        reached = {name: _reached(value, of_topic=False) for name, value in segments.values.items()}
+        reached |= {name: _reached(value, of_topic=True) for name, value in topics.values.items()}
         return cls(
-            {name: _reached(value) for name, value in segments.values.items()},
-            {name: _topic(value) for name, value in topics.values.items()},
+            reached,
             whole.text("container", _UUID),
             whole.number("epoch"),
             whole.number("lsn"),
@@ -130,47 +118,29 @@ class StreamOffset(NamedTuple):
 
 
 def _plain(reached: Reached) -> dict[str, Any]:
-    document: dict[str, Any] = {"id": reached.identity, "at": reached.at}
+    of_topic, (sequence, at) = isinstance(reached.identity, str), reached.at
+    document: dict[str, Any] = {"sequence": sequence} if of_topic else {}
+    document |= {"id": reached.identity, "at": at}
     if reached.done:
         document["done"] = True
     if reached.begin is not None:
-        document["from"] = reached.begin
+        document["from"] = list(reached.begin) if of_topic else reached.begin[1]
     return document
 
 
-def _reached(document: object) -> Reached:
+def _reached(document: object, *, of_topic: bool) -> Reached:
     fields = _Fields(document)
-    begin = fields.number("from") if "from" in fields.values else None
-    reached = Reached(fields.number("id"), fields.number("at"), fields.values.get("done") is True, begin)
-    if begin is not None and begin > reached.at:
-        raise _damaged(f"{begin} is after {reached.at}")
-    return reached
-
-
-def _plain_topic(reached: TopicReached) -> dict[str, Any]:
-    document: dict[str, Any] = {"sequence": reached.sequence, "id": reached.identity, "at": reached.at}
-    if reached.done:
-        document["done"] = True
-    if reached.begin is not None:
-        document["from"] = list(reached.begin)
-    return document
-
-
-def _topic(document: object) -> TopicReached:
-    fields = _Fields(document)
-    begin: tuple[int, int] | None = None
+    at = fields.number("sequence") if of_topic else 0, fields.number("at")
+    begin: Position | None = None
     if "from" in fields.values:
-        given = fields.values["from"]
-        if not isinstance(given, (list, tuple)) or len(given) != 2:
+        given = fields.values["from"] if of_topic else (0, fields.values["from"])
+        if not isinstance(given, list | tuple) or len(given) != 2:
             raise _damaged(f"'from' is {given!r:.200}")
-        begin = _Fields({"sequence": given[0]}).number("sequence"), _Fields({"at": given[1]}).number("at")
-    return TopicReached(
-        fields.number("sequence"),
-        fields.text("id", _ID),
-        fields.number("at"),
-        fields.values.get("done") is True,
-        begin,
-    )
+        begin = _Fields({"from": given[0]}).number("from"), _Fields({"from": given[1]}).number("from")
+        if begin > at:
+            raise _damaged(f"{begin} is after {at}")
+    identity = fields.text("id", _ID) if of_topic else fields.number("id")
+    return Reached(identity, at, fields.values.get("done") is True, begin)
 
 
 class _Fields:
@@ -196,27 +166,25 @@ def _damaged(what: str) -> Damaged:
     return Damaged(f"not an offset of a chunkstore stream: {what}", object="offset in the checkpoint")
 
 
-_LOG = logging.getLogger("chunkstore.spark")
+class Shares:
+    """Equal shares of a batch's bytes (None: no limit) for each name, the smallest backlog first.
 
+    What has something new gives one row (of a topic: one block) at least. ``take`` after each one says what it took.
+    """
 
-class Limit(NamedTuple):
-    """Of one batch; None: none. What has something new gives one row (of a topic: one block) at least."""
+    def __init__(self, backlog: Mapping[str, int], size_bytes: int | None) -> None:
+        self._backlog = backlog
+        self._left = size_bytes
 
-    size_bytes: int | None = None
+    def __iter__(self) -> Iterator[tuple[str, int | None]]:
+        busy = sum(size > 0 for size in self._backlog.values())
+        for size, name in sorted((size, name) for name, size in self._backlog.items()):
+            yield name, self._left if self._left is None or size <= 0 else max(1, self._left // busy)
+            busy -= size > 0
 
-
-def share_out(backlog: Mapping[str, int], limit: Limit, go_on: Callable[[str, Limit], int]) -> None:
-    """Call ``go_on`` for each name, the smallest backlog first, with its equal share of what is left; it answers with how many bytes it
-    took."""
-    busy = sum(size > 0 for size in backlog.values())
-    left = limit.size_bytes
-    for size, name in sorted((size, name) for name, size in backlog.items()):
-        if size <= 0:
-            go_on(name, Limit(left))
-            continue
-        took = go_on(name, Limit(None if left is None else max(1, left // busy)))
-        left = None if left is None else max(0, left - took)
-        busy -= 1
+    def take(self, size_bytes: int) -> None:
+        """So many bytes less are left for the others."""
+        self._left = None if self._left is None else max(0, self._left - size_bytes)
 
 
 def lose(options: ReadOptions, error: ChunkstoreError) -> None:

@@ -1,22 +1,16 @@
 """What the tasks of a read are made of, and how bytes are shared out among them. Plain data and pure functions.
 
-A row of a raw segment is at most ``ROW_BYTES`` long: chunks are cut at multiples of that, counted from the chunk's first byte, and a row
-never spans two chunks. Partitions are cut between pieces, and inside only where there are fewer than ``minPartitions``."""
+A row of a raw segment is at most ``ROW_BYTES`` long."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from chunkstore.codec.pulsar.block_index import Block, LedgerRange
 from chunkstore.config import MIB
-from chunkstore.engine.reading import read_view
-from chunkstore.engine.replica import Replica
-from chunkstore.metadata.index import walk
-from chunkstore.metadata.port import MetadataView
-from chunkstore.operations.read import find_segment
-from chunkstore.records.blocks import Borders, is_one_block
+from chunkstore.records.blocks import Borders
 
 __all__ = [
     "PARTITION_BYTES",
@@ -27,12 +21,9 @@ __all__ = [
     "Piece",
     "ReadTask",
     "SegmentRun",
-    "Sizing",
-    "TimesOfTasks",
-    "chunk_times",
-    "plan_entries",
-    "plan_pieces",
+    "partition_count",
     "share",
+    "share_entries",
 ]
 
 PARTITION_BYTES: Final = 128 * MIB
@@ -48,14 +39,12 @@ class Piece(NamedTuple):
     """Bytes ``[start, stop)`` of a chunk, whose first byte is byte ``begin`` of the object ``chunk``; byte ``start`` is byte ``offset`` of
     the segment.
 
-    ``length`` is how many of the chunk's bytes the snapshot knows (it may have grown since). ``borders``: of the blocks that
-    hold the piece; None where nothing verifies it (``_with_own_borders``).
+    ``borders``: of the blocks that hold the piece; None where this task does not verify it.
     """
 
     chunk: str
     start: int
     stop: int
-    length: int
     offset: int
     borders: Borders | None
     begin: int = 0
@@ -76,7 +65,7 @@ class Cut(NamedTuple):
 
 
 class SegmentRun(NamedTuple):
-    """Consecutive bytes of a raw segment. ``cut`` None: rows are pieces of chunks."""
+    """Consecutive bytes of a raw segment. ``cut`` None: rows are pieces of chunks, cut at multiples of ``ROW_BYTES`` of the chunk."""
 
     segment: str
     pieces: tuple[Piece, ...]
@@ -111,18 +100,9 @@ class ReadTask(NamedTuple):
     """Of the segments of these runs, if column ``timestamp`` is wanted."""
 
 
-class Sizing(NamedTuple):
-    """How large partitions are: at least so many, and of about ``PARTITION_BYTES`` at most."""
-
-    partitions_min: int = 1
-
-    def parts(self, sizes: Sequence[int]) -> int:
-        """How many partitions share these bytes."""
-        return max(self.partitions_min, -(-sum(sizes) // PARTITION_BYTES))
-
-    def groups(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
-        """The sizes as partitions; see ``share``."""
-        return share(sizes, self.parts(sizes))
+def partition_count(size_bytes: int, least: int) -> int:
+    """How many partitions share so many bytes."""
+    return max(least, -(-size_bytes // PARTITION_BYTES))
 
 
 def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
@@ -143,100 +123,38 @@ def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
     return groups
 
 
-def plan_pieces(pieces: Sequence[tuple[str, Piece]], sizing: Sizing) -> list[list[SegmentRun]]:
-    """Partitions over pieces of raw segments, by name, in the order given."""
-    if len(pieces) < sizing.partitions_min:
-        total = sum(piece.stop - piece.start for _, piece in pieces)
-        rows = max(1, total // sizing.partitions_min // ROW_BYTES)
-        pieces = [(name, part) for name, piece in pieces for part in _cut(piece, rows)]
-    sizes = [piece.stop - piece.start for _, piece in pieces]
-    return [_segment_runs(pieces[begin:end]) for begin, end in sizing.groups(sizes)]
+def share_entries(parts: Sequence[LedgerRange], least: int) -> list[list[tuple[LedgerRange, list[Block]]]]:
+    """Share parts of ledgers among partitions, in the order given: their blocks, none of them cut; of parts without blocks the ids.
 
-
-def _cut(piece: Piece, rows: int) -> list[Piece]:
-    """The piece in parts of ``rows`` rows; the parts end where rows end."""
-    parts: list[Piece] = []
-    start = piece.start
-    while start < piece.stop:
-        stop = min(piece.stop, (start // ROW_BYTES + rows) * ROW_BYTES)
-        parts.append(piece._replace(start=start, stop=stop, offset=piece.offset + start - piece.start))
-        start = stop
-    return parts
-
-
-def _segment_runs(pieces: Sequence[tuple[str, Piece]]) -> list[SegmentRun]:
-    runs: list[tuple[str, list[Piece]]] = []
-    for name, piece in pieces:
-        if not runs or runs[-1][0] != name:
-            runs.append((name, [piece]))
-            continue
-        last = runs[-1][1][-1]
-        if (last.chunk, last.begin, last.stop) == (piece.chunk, piece.begin, piece.start):
-            runs[-1][1][-1] = last._replace(stop=piece.stop)
-        else:
-            runs[-1][1].append(piece)
-    return [SegmentRun(name, _with_own_borders(found)) for name, found in runs]
-
-
-def _with_own_borders(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """The pieces with the borders of their own blocks, instead of the whole chunk's. Of a chunk that is one long
-    block only the piece that ends it has any: one task reads all of it."""
-    found: list[Piece] = []
-    for piece in pieces:
-        borders = piece.borders
-        if borders is not None:
-            left_to_another = len(borders.at) == 2 and piece.stop < piece.length and not is_one_block(piece.length)
-            borders = None if left_to_another else borders.between(piece.start, piece.stop)
-        found.append(piece._replace(borders=borders))
-    return tuple(found)
-
-
-def plan_entries(
-    parts: Sequence[LedgerRange],
-    pieces_of: Callable[[str], Callable[[int, int], list[Piece]]],
-    sizing: Sizing,
-) -> list[list[LedgerRun]]:
-    """Partitions over parts of ledgers, in the order given: their blocks, none of them cut; of parts without blocks the ids.
-
-    ``pieces_of``: what finds the pieces of bytes ``[start, stop)`` of a segment, asked for once per segment.
+    In a partition, blocks of one part that follow each other without a hole are together.
     """
     cells: list[tuple[LedgerRange, Block | None]] = []
     for part in parts:
         if part.blocks:
             cells += ((part, block) for block in part.blocks)
         else:
-            cells += ((ids, None) for ids in _ids(part, sizing))
-    extents = {name: pieces_of(name) for name in dict.fromkeys(part.segment for part, block in cells if block)}
+            cells += ((ids, None) for ids in _ids(part, least))
     sizes = [block.stop - block.start if block else _ID_BYTES * part.ids for part, block in cells]
-    groups: list[list[LedgerRun]] = []
-    for begin, end in sizing.groups(sizes):
-        runs: list[LedgerRun] = []
-        for part, row in _rows_of_cells(cells[begin:end]):
-            pieces = extents[part.segment](row[0].start, row[-1].stop) if row else ()
-            runs.append(LedgerRun(*part[:5], tuple(row), _with_own_borders(pieces)))
-        groups.append(runs)
+    groups: list[list[tuple[LedgerRange, list[Block]]]] = []
+    for begin, end in share(sizes, partition_count(sum(sizes), least)):
+        rows: list[tuple[LedgerRange, list[Block]]] = []
+        for part, block in cells[begin:end]:
+            before, row = rows[-1] if rows else (None, [])
+            if block is None:
+                rows.append((part, []))
+            elif before is part and row and row[-1].stop == block.start:
+                row.append(block)
+            else:
+                rows.append((part, [block]))
+        groups.append(rows)
     return groups
 
 
-def _ids(part: LedgerRange, sizing: Sizing) -> Iterator[LedgerRange]:
+def _ids(part: LedgerRange, least: int) -> Iterator[LedgerRange]:
     first, last = part.first_entry, part.last_entry
-    step = max(1, min(_IDS, -(-(last - first + 1) // sizing.partitions_min)))
+    step = max(1, min(_IDS, -(-(last - first + 1) // least)))
     for low in range(first, last + 1, step):
         yield part._replace(first_entry=low, last_entry=min(last, low + step - 1))
-
-
-def _rows_of_cells(cells: Sequence[tuple[LedgerRange, Block | None]]) -> list[tuple[LedgerRange, list[Block]]]:
-    """Neighbouring blocks of one part that follow each other without a hole, together; ids as they are."""
-    rows: list[tuple[LedgerRange, list[Block]]] = []
-    for part, block in cells:
-        before, row = rows[-1] if rows else (None, [])
-        if block is None:
-            rows.append((part, []))
-        elif before is part and row and row[-1].stop == block.start:
-            row.append(block)
-        else:
-            rows.append((part, [block]))
-    return rows
 
 
 class ChunkTimes(NamedTuple):
@@ -255,29 +173,3 @@ class ChunkTimes(NamedTuple):
         low = max(0, bisect_right(self.offsets, start) - 1)
         high = max(low + 1, bisect_right(self.offsets, stop - 1))
         return ChunkTimes(self.segment, self.offsets[low:high], self.times_ms[low:high])
-
-
-def chunk_times(replica: Replica, name: str) -> ChunkTimes:
-    """Of all chunks that hold bytes; one walk of the list. Raises ``SegmentNotFound``, ``Damaged``."""
-
-    def found(view: MetadataView) -> list[tuple[int, int]]:
-        segment = find_segment(view, name, None)
-        return [(offset, record.created_ms) for offset, _, record in walk(view.get, segment) if record.length]
-
-    pairs = read_view(replica, found) or [(0, 0)]
-    offsets, times_ms = zip(*pairs, strict=True)
-    return ChunkTimes(name, offsets, times_ms)
-
-
-class TimesOfTasks:
-    """For a caller that plans many tasks: each segment's list is walked once."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-        self._found: dict[str, ChunkTimes] = {}
-
-    def of(self, segment: str, start: int, stop: int) -> ChunkTimes:
-        """Of bytes ``[start, stop)`` of a segment. Raises as ``chunk_times``."""
-        if segment not in self._found:
-            self._found[segment] = chunk_times(self._replica, segment)
-        return self._found[segment].between(start, stop)

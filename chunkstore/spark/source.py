@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from chunkstore.errors import InvalidArgument
 from chunkstore.following import open_replica
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.mapping import Mapped
+from chunkstore.spark.mapping import Mapped, check_schema
 from chunkstore.spark.options import ReadOptions, parse_options
 from chunkstore.spark.plan import plan_read
 from chunkstore.spark.tasks import Partition, read_partition
@@ -74,8 +74,7 @@ class DefaultSource(DataSource):
             options = parse_options(self.options)
             if options.function is None:
                 return Reader(*self._wanted(options, schema))
-            options, columns = self._wanted(options, self.schema())
-            return Reader(options, columns, Mapped(options.function or "", schema))
+            return Reader(*self._wanted(options, self.schema()), Mapped(options.function, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """As ``reader``, for a stream."""
@@ -94,7 +93,7 @@ class DefaultSource(DataSource):
                 f"option 'columns' asks for {', '.join(options.columns)}, the schema for {', '.join(names)}",
                 argument="columns",
             )
-        _check_schema(schema, _known_columns(options), options)
+        check_schema(schema, _known_columns(options))
         columns = [(field.name, field.nullable) for field in schema.fields]
         return replace(options, columns=names), columns
 
@@ -114,18 +113,6 @@ class DefaultSource(DataSource):
 def _known_columns(options: ReadOptions) -> StructType:
     """What a read can give, as far as the options know."""
     return StructType([StructField(name, _TYPES[kind]) for name, kind in options.known_columns.items()])
-
-
-def _check_schema(schema: StructType, known: StructType, options: ReadOptions) -> None:
-    for field in schema.fields:
-        if field.name not in known.names:
-            raise options.no_column(field.name, "schema")
-        if field.dataType != known[field.name].dataType:
-            columns = ", ".join(f"{item.name} {item.dataType.simpleString()}" for item in known.fields)
-            raise InvalidArgument(
-                f"no column {field.name} of type {field.dataType.simpleString()} here; the columns are {columns}",
-                argument="schema",
-            )
 
 
 class Reader(DataSourceReader):

@@ -15,7 +15,7 @@ from chunkstore.errors import ChunkstoreError, Conflict, RolledBack
 from chunkstore.following import open_replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.positions import Limit, StreamOffset
+from chunkstore.spark.positions import StreamOffset
 from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.stream_segments import SegmentFollower
 from chunkstore.spark.stream_topics import TopicFollower
@@ -52,8 +52,9 @@ class Stream:
             self._initial = self._latest.to_json()
             return self._initial
 
-    def latest(self, given: dict[str, Any] | None, limit: Limit) -> dict[str, Any]:
-        """How far the next batch goes, from ``given`` (None: from where the last one ended); ``given`` itself where nothing is new.
+    def latest(self, given: dict[str, Any] | None, size_bytes: int | None) -> dict[str, Any]:
+        """How far the next batch goes, from ``given`` (None: from where the last one ended), of about so many bytes; ``given`` itself where
+        nothing is new.
 
         Raises ``Conflict`` (another container), ``RolledBack``, ``SegmentTruncated`` and ``SegmentNotFound`` (data loss),
         ``InvalidArgument`` (a line is too long), and as ``Replica.refresh``.
@@ -66,7 +67,7 @@ class Stream:
             same = start.to_json()
             if self._quiet != (replica.lsn, same):
                 quiet_lsn = replica.lsn
-                end = self._follower.advance(replica, start, limit)
+                end = self._follower.advance(replica, start, size_bytes)
                 if not start.lsn or end.positions != start.positions:
                     first = end.beginning_at(start) if same == self._initial else end
                     self._latest = _stamped(first, replica)

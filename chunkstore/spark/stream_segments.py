@@ -10,7 +10,7 @@ from chunkstore.records.segments import SegmentInfo
 from chunkstore.spark.framing import first_line_end, line_end_before, line_too_long
 from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
 from chunkstore.spark.plan import Range, chosen_segments, is_chosen, plan_ranges, position_in, require_named
-from chunkstore.spark.positions import Limit, Reached, StreamOffset, lose, share_out
+from chunkstore.spark.positions import Reached, Shares, StreamOffset, lose
 from chunkstore.spark.runs import ReadTask
 
 __all__ = ["SegmentFollower"]
@@ -22,8 +22,6 @@ class SegmentFollower:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._target: dict[str, SegmentInfo] | None = None
-        self._unfinished: dict[int, tuple[int, int]] = {}
-        """By segment id, bytes known to hold no newline."""
 
     def forget(self) -> None:
         """Another replica will be asked from now on."""
@@ -36,47 +34,47 @@ class SegmentFollower:
         """Where a new query begins."""
         segments = chosen_segments(replica, self._options)
         require_named(self._options, segments)
-        return StreamOffset({name: Reached(info.id, self._first(replica, info)) for name, info in segments.items()})
+        return StreamOffset(
+            {name: Reached(info.id, (0, self._first(replica, info))) for name, info in segments.items()}
+        )
 
     def ends(self, replica: Replica) -> StreamOffset:
         """Where the segments end."""
         segments = chosen_segments(replica, self._options)
-        return StreamOffset({name: Reached(info.id, info.length) for name, info in segments.items()})
+        return StreamOffset({name: Reached(info.id, (0, info.length)) for name, info in segments.items()})
 
-    def advance(self, replica: Replica, start: StreamOffset, limit: Limit) -> StreamOffset:
+    def advance(self, replica: Replica, start: StreamOffset, size_bytes: int | None) -> StreamOffset:
+        """How far the next batch goes."""
         there = self._visible(replica)
         begins: dict[str, int] = {}
         reached: dict[str, Reached] = {}
         lost_bytes, lost_segments = start.lost_bytes, start.lost_segments
-        for name, before in start.segments.items():
-            info = there.get(name)
+        for name, before in start.reached.items():
+            info, at = there.get(name), before.at[1]
             if info is not None and info.id == before.identity:
-                if info.length < before.at:
-                    raise BadOffset(name, expected=info.length, given=before.at)
-                begins[name] = self._begin(info, before.at)
-                lost_bytes += begins[name] - before.at
+                if info.length < at:
+                    raise BadOffset(name, expected=info.length, given=at)
+                begins[name] = self._begin(info, at)
+                lost_bytes += begins[name] - at
             elif not is_chosen(self._options, name):
                 reached[name] = before._replace(begin=None)  # a caller that chooses it again goes on there
             elif not before.done:
                 lost_segments += 1
-                lose(self._options, gone(name, before.at))
+                lose(self._options, gone(name, at))
         for name, info in there.items():
             if name not in begins and info.length:  # new, so it was promised from its first byte
                 begins[name] = self._begin(info, 0)
                 lost_bytes += begins[name]
-
-        def go_on(name: str, share: Limit) -> int:
-            info, begin = there[name], begins[name]
-            end = self._end(replica, info, begin, share.size_bytes) if begin < info.length else begin
-            held = start.segments.get(name)
-            follows = held is not None and held.identity == info.id and held.at == begin
+        shares = Shares({name: there[name].length - begin for name, begin in begins.items()}, size_bytes)
+        for name, share in shares:
+            info, begin, held = there[name], begins[name], start.reached.get(name)
+            end = self._end(replica, info, begin, share) if begin < info.length else begin
+            shares.take(end - begin)
+            follows = held is not None and (held.identity, held.at) == (info.id, (0, begin))
             if held is not None or end:  # else it has nothing yet
                 done = info.sealed and end == info.length
-                reached[name] = Reached(info.id, end, done, None if follows else begin)
-            return end - begin
-
-        share_out({name: there[name].length - begin for name, begin in begins.items()}, limit, go_on)
-        return start._replace(segments=reached, lost_bytes=lost_bytes, lost_segments=lost_segments)
+                reached[name] = Reached(info.id, (0, end), done, None if follows else (0, begin))
+        return start._replace(reached=reached, lost_bytes=lost_bytes, lost_segments=lost_segments)
 
     def _begin(self, info: SegmentInfo, at: int) -> int:
         """Where a segment goes on that is to be read from ``at``; what is gone between these is lost."""
@@ -105,18 +103,14 @@ class SegmentFollower:
     def _end_of_lines(self, replica: Replica, info: SegmentInfo, begin: int, stop: int) -> int:
         """``_end`` at or before ``stop``; after it only where not even the first line ends there."""
         segment, limit = _handle(info), self._options.line_bytes_max
-        known = self._unfinished.get(info.id)
-        low = known[1] if known is not None and known[0] == begin else begin
-        end = line_end_before(replica, segment, low, stop, limit) or begin
+        end = line_end_before(replica, segment, begin, stop, limit) or begin
         if end == begin and stop < info.length:
             high = min(info.length, begin + limit + 1)
-            end, stop = first_line_end(replica, segment, max(low, stop), high) or begin, max(stop, high)
+            end, stop = first_line_end(replica, segment, stop, high) or begin, max(stop, high)
         if info.sealed and stop == info.length and info.length - end <= limit:
             return info.length
         if end == begin and stop - begin > limit:
             line_too_long(info.name, begin, limit)
-        if end == begin:
-            self._unfinished[info.id] = begin, stop
         return end
 
     def _first(self, replica: Replica, info: SegmentInfo) -> int:
@@ -132,29 +126,34 @@ class SegmentFollower:
     def tasks(self, replica: Replica, first: StreamOffset, last: StreamOffset) -> list[ReadTask]:
         """What is read between two offsets: the same rows each time."""
         ranges: list[Range] = []
-        for name, reached in last.segments.items():
-            before = first.segments.get(name)
-            begin = reached.begin
+        for name, reached in last.reached.items():
+            before, stop = first.reached.get(name), reached.at[1]
+            at = reached.begin
             if before is not None and before.identity == reached.identity:
-                begin = max(before.at, begin or 0)
-            if begin is None:
+                at = max(before.at, at or (0, 0))
+            if at is None:
                 raise Conflict(f"the start of a batch, of segment {name!r}", expected=reached.identity, found=before)
-            found = self._whole_range(replica, name, reached, begin)
-            if found is not None and found.start < found.stop:
-                ranges.append(found)
+            start = self._start(replica, name, reached, at[1])
+            if start < stop:
+                ranges.append(Range(name, _id(reached), start, stop))
         return plan_ranges(replica, self._options, ranges)
 
-    def _whole_range(self, replica: Replica, name: str, reached: Reached, begin: int) -> Range | None:
-        """The bytes of a planned batch as far as they are there; all of them unless losing some is allowed."""
+    def _start(self, replica: Replica, name: str, reached: Reached, begin: int) -> int:
+        """The first byte of a planned batch that is there; it is ``begin`` unless losing some is allowed."""
+        stop = reached.at[1]
         try:
-            info = replica.info(SegmentHandle(name, reached.identity, False))
+            info = replica.info(SegmentHandle(name, _id(reached), False))
         except SegmentNotFound as error:
-            if begin < reached.at:
+            if begin < stop:
                 lose(self._options, error)
-            return None
-        if begin < min(info.start_offset, reached.at):
+            return stop
+        if begin < min(info.start_offset, stop):
             lose(self._options, SegmentTruncated(name, start_offset=info.start_offset, offset=begin))
-        return Range(name, reached.identity, max(begin, info.start_offset), reached.at)
+        return max(begin, info.start_offset)
+
+
+def _id(reached: Reached) -> int:
+    return reached.identity if isinstance(reached.identity, int) else 0  # a topic's: no segment has it
 
 
 def _handle(info: SegmentInfo) -> SegmentHandle:

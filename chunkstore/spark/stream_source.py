@@ -10,7 +10,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from chunkstore.errors import Unsupported
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.positions import Limit
 from chunkstore.spark.stream import Stream
 from chunkstore.spark.tasks import Partition, read_partition
 
@@ -38,7 +37,7 @@ class StreamReader(DataSourceStreamReader):
     def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> None:
         self._columns = tuple(columns)
         self._stream = Stream(options)
-        self._limit = Limit(options.trigger_bytes)
+        self._trigger_bytes = options.trigger_bytes
 
     def initialOffset(self) -> dict[str, Any]:
         """Raises as ``Stream.initial``."""
@@ -46,13 +45,11 @@ class StreamReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Raises as ``Stream.latest``. Before Spark 4.2 there are no arguments."""
-        return self._stream.latest(start, self._limit_of(limit))
-
-    def _limit_of(self, limit: object) -> Limit:
-        """What Spark asks for goes before the options: all that is there is all."""
         if limit is None or isinstance(limit, ReadAllAvailable):
-            return Limit()
-        return Limit(limit.max_bytes) if isinstance(limit, ReadMaxBytes) else self._limit
+            size_bytes = None  # what Spark asks for goes before the options: all that is there is all
+        else:
+            size_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._trigger_bytes
+        return self._stream.latest(start, size_bytes)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Raises as ``Stream.tasks``."""
@@ -74,8 +71,7 @@ if HAS_LIMITS:
 
         def getDefaultReadLimit(self) -> ReadLimit:
             """The limit of the options."""
-            size_bytes = self._limit.size_bytes
-            return ReadAllAvailable() if size_bytes is None else ReadMaxBytes(size_bytes)
+            return ReadAllAvailable() if self._trigger_bytes is None else ReadMaxBytes(self._trigger_bytes)
 
         def reportLatestOffset(self) -> dict[str, Any]:
             """What is there, for the progress report. Raises as ``Stream.report``."""

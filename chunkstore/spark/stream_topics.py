@@ -8,7 +8,7 @@ from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
 from chunkstore.pulsar.contexts import Context, iter_contexts
 from chunkstore.spark.options import LATEST, ReadOptions
 from chunkstore.spark.plan import chosen_topics, is_chosen_topic, plan_parts
-from chunkstore.spark.positions import Limit, StreamOffset, TopicReached, lose, share_out
+from chunkstore.spark.positions import Reached, Shares, StreamOffset, lose
 from chunkstore.spark.runs import ReadTask
 
 __all__ = ["TopicFollower"]
@@ -38,7 +38,7 @@ class TopicFollower:
         if self._options.starting == LATEST:
             return self.ends(replica)
         begins = {topic: TopicPosition(contexts[0].sequence, 0) for topic, contexts in topics.items()}
-        return StreamOffset(topics={topic: _reached(topics[topic], begin) for topic, begin in begins.items()})
+        return StreamOffset({topic: _reached(topics[topic], begin) for topic, begin in begins.items()})
 
     def ends(self, replica: Replica) -> StreamOffset:
         """Where the topics end."""
@@ -46,14 +46,14 @@ class TopicFollower:
         for topic, contexts in self._topics(replica).items():
             end = self._planner(replica, topic).end()
             found[topic] = _reached(contexts, end if end.offset else TopicPosition(contexts[0].sequence, 0))
-        return StreamOffset(topics=found)
+        return StreamOffset(found)
 
-    def advance(self, replica: Replica, start: StreamOffset, limit: Limit) -> StreamOffset:
+    def advance(self, replica: Replica, start: StreamOffset, size_bytes: int | None) -> StreamOffset:
         """How far the next batch goes."""
         there = self._topics(replica)
         lost = start.lost_segments
-        found: dict[str, TopicReached] = {}
-        for topic, before in start.topics.items():
+        found: dict[str, Reached] = {}
+        for topic, before in start.reached.items():
             if topic in there:
                 continue
             if not is_chosen_topic(self._options, topic):
@@ -63,38 +63,33 @@ class TopicFollower:
         begins: dict[str, TopicPosition] = {}
         ends: dict[str, TopicPosition] = {}
         for topic, contexts in there.items():
-            begins[topic], missing = _begin(contexts, start.topics.get(topic))
+            begins[topic], missing = _begin(contexts, start.reached.get(topic))
             lost += self._lose(topic, missing)
             end = self._planner(replica, topic).end()
             if self._target is not None:
                 end = min(end, self._target.get(topic, begins[topic]))
             ends[topic] = max(end, begins[topic])
 
-        def go_on(topic: str, share: Limit) -> int:
-            nonlocal lost
-            begin, contexts = begins[topic], there[topic]
+        shares = Shares({topic: _distance(there[topic], begins[topic], ends[topic]) for topic in there}, size_bytes)
+        for topic, share in shares:
+            begin, contexts, held = begins[topic], there[topic], start.reached.get(topic)
             end = self._end(replica, contexts, begin, ends[topic], share)
-            before = start.topics.get(topic)
-            if before is not None or end > TopicPosition(0, 0):  # else it has nothing yet
+            shares.take(_distance(contexts, begin, end))
+            if held is not None or end > TopicPosition(0, 0):  # else it has nothing yet
                 lost += self._lose(topic, _missing(contexts, begin.sequence + 1, end.sequence))
-                follows = before is not None and begin == (before.sequence, before.at)
-                found[topic] = _reached(contexts, end)._replace(
-                    begin=None if follows else (begin.sequence, begin.offset)
-                )
-            return _distance(contexts, begin, end)
-
-        share_out({topic: _distance(there[topic], begins[topic], ends[topic]) for topic in there}, limit, go_on)
-        return start._replace(topics=found, lost_segments=lost)
+                follows = held is not None and begin == held.at
+                found[topic] = _reached(contexts, end)._replace(begin=None if follows else (*begin,))
+        return start._replace(reached=found, lost_segments=lost)
 
     def tasks(self, replica: Replica, first: StreamOffset, last: StreamOffset) -> list[ReadTask]:
         """What is read between two offsets: the same rows each time."""
         parts: list[LedgerRange] = []
-        for topic, reached in last.topics.items():
-            before, stop = first.topics.get(topic), TopicPosition(reached.sequence, reached.at)
+        for topic, reached in last.reached.items():
+            before, stop = first.reached.get(topic), TopicPosition(*reached.at)
             start = TopicPosition(*(reached.begin or (0, 0)))
             is_read = False
-            if before is not None and (before.sequence < stop.sequence or before.identity == reached.identity):
-                start, is_read = max(start, TopicPosition(before.sequence, before.at)), before.done
+            if before is not None and (before.at[0] < stop.sequence or before.identity == reached.identity):
+                start, is_read = max(start, TopicPosition(*before.at)), before.done
             if start >= stop:
                 continue
             contexts = iter_contexts(replica, topic)
@@ -124,35 +119,41 @@ class TopicFollower:
         return count
 
     def _end(
-        self, replica: Replica, contexts: list[Context], begin: TopicPosition, end: TopicPosition, limit: Limit
+        self,
+        replica: Replica,
+        contexts: list[Context],
+        begin: TopicPosition,
+        end: TopicPosition,
+        size_bytes: int | None,
     ) -> TopicPosition:
         """Where the batch ends: one block at least."""
-        if limit.size_bytes is None or begin == end:
+        if size_bytes is None or begin == end:
             return end
         at, taken_bytes = begin, 0
         for border in self._planner(replica, contexts[0].topic).borders(begin, end):
             taken_bytes += border.offset - (at.offset if border.sequence == at.sequence else 0)
-            if taken_bytes > limit.size_bytes and at != begin:
+            if taken_bytes > size_bytes and at != begin:
                 return at
             at = border
-            if taken_bytes > limit.size_bytes:
+            if taken_bytes > size_bytes:
                 break
         return at
 
 
-def _begin(contexts: list[Context], before: TopicReached | None) -> tuple[TopicPosition, int]:
+def _begin(contexts: list[Context], before: Reached | None) -> tuple[TopicPosition, int]:
     """Where the next batch begins, and how many offload segments in front of that were not read to their ends, and are gone.
 
     A topic that is new, or another one of its name, was promised from number 0."""
     first = contexts[0].sequence
     if before is None:
         return TopicPosition(first, 0), first
-    same = next((context for context in contexts if context.sequence == before.sequence), None)
+    sequence = before.at[0]
+    same = next((context for context in contexts if context.sequence == sequence), None)
     if same is not None and same.uuid.hex() == before.identity:
-        return TopicPosition(before.sequence, before.at), 0
-    later = [context.sequence for context in contexts if same is None and context.sequence > before.sequence]
+        return TopicPosition(*before.at), 0
+    later = [context.sequence for context in contexts if same is None and context.sequence > sequence]
     if later:
-        return TopicPosition(later[0], 0), later[0] - before.sequence - before.done
+        return TopicPosition(later[0], 0), later[0] - sequence - before.done
     return TopicPosition(first, 0), first + (not before.done)
 
 
@@ -171,9 +172,9 @@ def _distance(contexts: list[Context], begin: TopicPosition, end: TopicPosition)
     )
 
 
-def _reached(contexts: list[Context], end: TopicPosition) -> TopicReached:
+def _reached(contexts: list[Context], end: TopicPosition) -> Reached:
     for context in contexts:
         if context.sequence == end.sequence:
             done = context.complete and end.offset == context.data_length
-            return TopicReached(end.sequence, context.uuid.hex(), end.offset, done)
-    return TopicReached(end.sequence, "", end.offset)
+            return Reached(context.uuid.hex(), (*end,), done)
+    return Reached("", (*end,))

@@ -5,6 +5,7 @@ Rows are cut into tasks of some 20,000 rows or 4 MiB, encoded as they fill, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow as pa
 from chunkstore.assembly import journal_records
 from chunkstore.engine.reading import context_of, read_view
 from chunkstore.engine.replica import Replica
-from chunkstore.errors import Conflict, InvalidArgument
+from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE
 from chunkstore.metadata.port import MetadataView
@@ -24,10 +25,10 @@ from chunkstore.spark.plan import chosen_segments, chosen_topics, require_named
 
 __all__ = ["BATCH_ROWS", "TASK_BYTES", "TASK_ROWS", "plan_table", "table_batches"]
 
-BATCH_ROWS: Final = 4_096
-TASK_ROWS: Final = 5 * BATCH_ROWS
+BATCH_ROWS: Final = 1_024
+TASK_ROWS: Final = 20 * BATCH_ROWS
 TASK_BYTES: Final = 4 << 20
-"""Of text in the rows of a task, about: attributes of segments, and names, may be long."""
+"""Of a task's rows, about: attributes of segments, and names, may be long."""
 _TIME_MS_MAX: Final = 253_370_764_800_000
 """The year 9999. Times are labels that clocks have made; Python's own end there."""
 
@@ -46,8 +47,8 @@ _Row = Sequence[object]
 def plan_table(replica: Replica, options: ReadOptions, columns: Sequence[str]) -> list[TableTask]:
     """The partitions of the table ``options.metadata``, in the order of its keys; none where it has no row.
 
-    Raises ``SegmentNotFound``, ``LedgerNotFound`` (one that is named), ``Conflict`` (the replica was refreshed meanwhile),
-    ``ChunkNotFound`` (a collector took a part of the journal that is being read: read again), and what the replica raises.
+    Raises ``SegmentNotFound``, ``LedgerNotFound`` (one that is named), ``ChunkNotFound`` (a collector took a part of the journal
+    that is being read: read again), and what the replica raises.
     """
     assert options.metadata is not None
     table = options.metadata
@@ -55,13 +56,9 @@ def plan_table(replica: Replica, options: ReadOptions, columns: Sequence[str]) -
     places = [list(known).index(name) for name in columns]
     kinds = [known[name] for name in columns]
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in zip(columns, kinds, strict=True)])
-    lsn = replica.lsn
     found = _ROWS[table](replica, options, columns)
     wanted = ([_plain(kind, row[place]) for place, kind in zip(places, kinds, strict=True)] for row in found)
-    tasks = [TableTask(table, encoded) for encoded in _encoded(wanted, schema)]
-    if replica.lsn != lsn:
-        raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
-    return tasks
+    return [TableTask(table, encoded) for encoded in _encoded(wanted, schema)]
 
 
 def table_batches(task: TableTask, columns: Sequence[tuple[str, bool]]) -> Iterator[pa.RecordBatch]:
@@ -82,45 +79,23 @@ def table_batches(task: TableTask, columns: Sequence[tuple[str, bool]]) -> Itera
 def _encoded(rows: Iterable[_Row], schema: pa.Schema) -> Iterator[bytes]:
     """Cut where a task's rows are enough."""
     batches: list[pa.RecordBatch] = []
-    held: list[_Row] = []
-    count = size = 0
-
-    def batch() -> pa.RecordBatch:
-        cells = zip(*held, strict=True)
-        arrays = [pa.array(cell, field.type) for cell, field in zip(cells, schema, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def stream() -> bytes:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema, options=_COMPRESSED) as writer:
-            for item in batches:
-                writer.write_batch(item)
-        return bytes(sink.getvalue())
-
-    for row in rows:
-        held.append(row)
-        count, size = count + 1, size + _text_bytes(row)
-        is_full = count >= TASK_ROWS or size >= TASK_BYTES
-        if is_full or len(held) == BATCH_ROWS:
-            batches.append(batch())
-            held = []
-        if is_full:
-            yield stream()
-            batches, count, size = [], 0, 0
-    if held:
-        batches.append(batch())
+    left = iter(rows)
+    while held := list(islice(left, BATCH_ROWS)):
+        arrays = [pa.array(cell, field.type) for cell, field in zip(zip(*held, strict=True), schema, strict=True)]
+        batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        if len(batches) * BATCH_ROWS >= TASK_ROWS or sum(batch.nbytes for batch in batches) >= TASK_BYTES:
+            yield _stream_of(batches, schema)
+            batches = []
     if batches:
-        yield stream()
+        yield _stream_of(batches, schema)
 
 
-def _text_bytes(row: _Row) -> int:
-    size = 0
-    for cell in row:
-        if type(cell) is str:
-            size += len(cell)
-        elif type(cell) is list:
-            size += sum(len(key) + len(value) for key, value in cell)
-    return size
+def _stream_of(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=_COMPRESSED) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue())
 
 
 def _plain(kind: str, value: object) -> object:
@@ -131,12 +106,8 @@ def _plain(kind: str, value: object) -> object:
         assert isinstance(value, int)
         return min(value, _TIME_MS_MAX) * 1000
     if isinstance(value, Mapping):
-        return [(key, _text(item)) for key, item in value.items()]
+        return [(key, item.hex() if isinstance(item, bytes) else str(item)) for key, item in value.items()]
     return value.hex() if isinstance(value, bytes) else value
-
-
-def _text(value: object) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 # The rows of each table, with all of its columns, in their order

@@ -6,12 +6,11 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
-from chunkstore.errors import InvalidArgument
+from chunkstore.spark.columns import no_column
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.mapping import arrow_schema
-from chunkstore.spark.options import unknown_name
+from chunkstore.spark.mapping import arrow_schema, check_schema
 
 __all__ = ["KafkaTieredSource", "PulsarOffloadSource"]
 
@@ -32,16 +31,16 @@ class _TierSource(DataSource):
         """The columns that the options ask for. Raises ``InvalidArgument``, ``Unsupported``."""
         with annotated():
             _, options, known = self._parsed()
-            return StructType([_column(known, name) for name in options.columns or known.names])
+            for name in options.columns or ():
+                if name not in known.names:
+                    raise no_column(name, known.names, "columns")
+            return StructType([known[name] for name in options.columns or known.names])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns in ``schema``, which may be the user's own. Raises as ``plan_runs`` of the format."""
         with annotated():
             runs, options, known = self._parsed()
-            for field in schema.fields:
-                if _column(known, field.name).dataType != field.dataType:
-                    kind = known[field.name].dataType.simpleString()
-                    raise InvalidArgument(f"column {field.name} is of type {kind}", argument="schema")
+            check_schema(schema, known)
             reader: DataSourceReader = runs.plan_runs(options, arrow_schema(schema))
             return reader
 
@@ -66,9 +65,3 @@ class KafkaTieredSource(_TierSource):
 
     _name = "kafka-tiered"
     _module = "chunkstore.spark.kafka_runs"
-
-
-def _column(known: StructType, name: str) -> StructField:
-    if name not in known.names:
-        raise InvalidArgument(unknown_name("column", name, known.names), argument="columns")
-    return known[name]

@@ -10,7 +10,8 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar.contexts import check_topic
 from chunkstore.records.names import check_container_name, check_segment_name, utf8_bytes
 from chunkstore.registry import root_url
-from chunkstore.spark.options import known_values, one_of, path_option, refused, unknown_name, whole_number
+from chunkstore.spark.columns import unknown_name
+from chunkstore.spark.options import known_values, one_of, path_option, refused, whole_number
 
 __all__ = ["WRITE_OPTIONS", "Columns", "WriteOptions", "check_columns", "parse_write_options"]
 

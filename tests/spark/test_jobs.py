@@ -10,18 +10,10 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 import chunkstore
-from chunkstore.spark.jobs.running import grouped
 from tests.cli.conftest import Call, call
 from tests.support.spark_tasks import home, store
 
 __all__ = ["call", "home", "store"]
-
-
-def test_tasks_are_neighbours_of_about_one_size() -> None:
-    sizes = [3, 3, 3, 100, 1, 1]
-    assert grouped("abcdef", sizes, 1, 1000) == [(list("abcd"), 109), (list("ef"), 2)]
-    assert grouped("abcdef", sizes, 0, 6) == [(["a", "b"], 6), (["c", "d"], 103), (["e", "f"], 2)]
-    assert grouped("", [], 4, 100) == []
 
 
 def test_a_dry_run_of_the_command_starts_no_spark(

@@ -15,9 +15,8 @@ import chunkstore
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.pulsar import LedgerReader
-from chunkstore.spark.jobs.offload import OffloadedPart, offload_files
+from chunkstore.spark.jobs.offload import OffloadedPart, OffloadJob
 from chunkstore.spark.jobs.source_files import find_files
-from chunkstore.spark.write_options import parse_write_options
 from tests.support.spark_jobs import Here, Killed
 from tests.support.spark_tasks import home, store
 
@@ -41,10 +40,12 @@ def lines_of(home: Path) -> list[list[bytes]]:
     return found
 
 
-def offloaded(home: Path, run: Here | None = None, topic: str = "t", **more: Any) -> list[OffloadedPart]:
-    given = {"path": f"file://{home}/root", "topic": topic, "chunkBytes": str(MIB)}
-    options = parse_write_options(given, streaming=False)
-    return offload_files(run or Here(), find_files([str(home / "in")]), options, **more)
+def job(home: Path, topic: str = "t", **more: Any) -> OffloadJob:
+    return OffloadJob(str(home / "in"), f"file://{home}/root", topic, chunk_bytes=MIB, **more)
+
+
+def offloaded(home: Path, run: Here | None = None, **more: Any) -> list[OffloadedPart]:
+    return job(home, **more).run(run or Here())
 
 
 def entries_of(store: chunkstore.ChunkedSegmentStorage, ledger: int) -> list[bytes]:
@@ -53,18 +54,18 @@ def entries_of(store: chunkstore.ChunkedSegmentStorage, ledger: int) -> list[byt
 
 def test_lines_of_files_become_ledgers_once(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
     lines = lines_of(home)
-    planned = offloaded(home, Here(dies_at=0), dry_run=True, part_bytes=1000)
-    assert [part.state for part in planned] == ["planned"] * 3
+    planned = job(home, part_bytes=1000).plan()
+    assert [(part.state, part.files) for part in planned] == [("planned", 1)] * 5
     assert list(store.sessions()) == []
     with pytest.raises(Killed):
         offloaded(home, Here(dies_at=1), part_bytes=1000)
     assert list(store.sessions()) == []  # an interrupted driver gives up what nobody will commit
     assert [item.ledger for item in LedgerReader(store).ledgers("t")] == [0]
     found = offloaded(home, Here(twice=True), part_bytes=1000, ledger=0)
-    assert [part.state for part in found] == ["before", "done", "done"]
+    assert [part.state for part in found] == ["before", "done", "done", "done", "done"]
     assert sum(part.entries or 0 for part in found) == sum(map(len, lines[1:]))
     [before] = offloaded(home, Here(dies_at=0), part_bytes=1000)
-    assert (before.part, before.state, before.files) == (2, "before", 5)
+    assert (before.part, before.state, before.files) == (4, "before", 5)
     for ledger, wanted in enumerate(lines):
         assert entries_of(store, ledger) == wanted
     assert {item.ledger for item in LedgerReader(store).ledgers("t")} == {0, 1, 2, 3}
@@ -79,12 +80,12 @@ def test_files_become_entries_of_one_ledger(store: chunkstore.ChunkedSegmentStor
     wanted = [bytes([number]) * (number * 10_000) for number in range(20)]
     for number, data in enumerate(wanted):
         (home / "in" / f"{number:03}").write_bytes(data)
-    found = offloaded(home, kind="files", ledger=7, part_bytes=600_000, width=3)
+    found = offloaded(home, run=Here(width=3), entries="files", ledger=7, part_bytes=600_000)
     assert len(found) > 2
     assert sum(part.entries or 0 for part in found) == 20
     assert entries_of(store, 7) == wanted
     for more, argument in (
-        ({"kind": "words"}, "entries"),
+        ({"entries": "words"}, "entries"),
         ({"ledger": -1}, "ledger"),
         ({"part_bytes": 0}, "part_bytes"),
     ):
@@ -110,7 +111,7 @@ def test_files_that_change_or_are_not_there(store: chunkstore.ChunkedSegmentStor
 
     for kind in ("lines", "files"):
         with pytest.raises(Conflict, match="length"):
-            offloaded(home, Growing(), kind=kind)
+            offloaded(home, Growing(), entries=kind)
     assert list(store.segments()) == []
     assert list(store.sessions()) == []
 
@@ -120,7 +121,7 @@ def test_a_name_of_the_users_own_is_done_once(store: chunkstore.ChunkedSegmentSt
     (home / "in" / "1").write_bytes(b"one\n")
     assert [part.state for part in offloaded(home, job="nightly")] == ["done"]
     assert [part.state for part in offloaded(home, Here(dies_at=0), job="nightly")] == ["before"]
-    for wrong in ({"ledger": 1}, {"kind": "files"}, {"topic": "other"}):
+    for wrong in ({"ledger": 1}, {"entries": "files"}, {"topic": "other"}):
         with pytest.raises(Conflict, match="nightly"):
             offloaded(home, job="nightly", **wrong)
     (home / "in" / "1").write_bytes(b"another\n")
@@ -132,6 +133,3 @@ def test_a_name_of_the_users_own_is_done_once(store: chunkstore.ChunkedSegmentSt
         offloaded(home, job="nightly")
     assert entries_of(store, 0) == [b"one"]
     assert list(store.sessions()) == []
-
-
-# ---- their files

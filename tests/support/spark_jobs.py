@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from chunkstore.spark.jobs.running import Attempt
+from chunkstore.spark.jobs.running import OnSpark
 
 __all__ = ["ATTEMPTS", "Here", "Killed"]
 
@@ -19,15 +19,16 @@ class Killed(BaseException):
     """As if the driver died: nobody is told."""
 
 
-class Here:
+class Here(OnSpark):
     """``twice``: every task is tried twice, and the second result counts. ``dies_at``: the number of the task at which all ends."""
 
-    def __init__(self, *, twice: bool = False, dies_at: int | None = None) -> None:
+    def __init__(self, *, twice: bool = False, dies_at: int | None = None, width: int = 1) -> None:
         self.twice = twice
+        self.width = width
         self.dies_at = dies_at
         self.ran = 0
 
-    def __call__(self, call: Callable[[Any, Attempt], Any], tasks: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+    def __call__(self, call: Callable[[Any, int], Any], tasks: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
         assert len(sizes) == len(tasks)
         found = []
         for task in tasks:
@@ -36,6 +37,6 @@ class Here:
             self.ran += 1
             raw = pickle.dumps(task)
             if self.twice:
-                call(pickle.loads(raw), Attempt(next(ATTEMPTS)))
-            found.append(pickle.loads(pickle.dumps(call(pickle.loads(raw), Attempt(next(ATTEMPTS), int(self.twice))))))
+                call(pickle.loads(raw), next(ATTEMPTS))
+            found.append(pickle.loads(pickle.dumps(call(pickle.loads(raw), next(ATTEMPTS)))))
         return found

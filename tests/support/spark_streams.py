@@ -9,7 +9,7 @@ from typing import Any
 
 from chunkstore.spark.batches import Column, read_task
 from chunkstore.spark.options import parse_options
-from chunkstore.spark.positions import Limit, StreamOffset
+from chunkstore.spark.positions import StreamOffset
 from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.stream import Stream as Planner
 
@@ -52,10 +52,10 @@ class Stream:
         if not self.log:
             self.log.append(json.dumps(self.planner.initial()))
 
-    def step(self, **limit: int) -> list[Row]:
+    def step(self, size_bytes: int | None = None) -> list[Row]:
         """One micro-batch; no rows where there is nothing new."""
         start = json.loads(self.log[-1])
-        end = self.planner.latest(start, Limit(**limit))
+        end = self.planner.latest(start, size_bytes)
         if json.dumps(end) == self.log[-1]:
             return []
         self.log.append(json.dumps(end))
@@ -68,8 +68,8 @@ class Stream:
         start = self.planner.initial() if at == 1 else json.loads(self.log[at - 1])
         return rows_of(self.planner.tasks(start, json.loads(self.log[at])), self.options.columns)
 
-    def drain(self, **limit: int) -> None:
-        while self.step(**limit):
+    def drain(self, size_bytes: int | None = None) -> None:
+        while self.step(size_bytes):
             pass
 
     def replay(self) -> None:

@@ -18,8 +18,8 @@ from chunkstore.spark.runs import LedgerRun, ReadTask
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
 
+from chunkstore.pulsar import OffloadWriter
 from chunkstore.spark.batches import Column, read_task
-from tests.support.ledgers import plan_from_table, write_segment
 
 TOPIC = "tenant/ns/persistent/orders"
 COLUMNS = ("topic", "ledger", "entry", "payload")
@@ -42,29 +42,30 @@ class Ground:
         self.path = path
         self.url = f"file://{path}/root"
         self.settings = Settings(
-            cache_dir=str(path / "cache"), lease_s=0, tuning=Tuning(io_workers=2, lmdb_map_bytes=1 << 28)
+            cache_dir=str(path / "cache"),
+            lease_s=0,
+            inline_bytes_max=0,
+            tuning=Tuning(io_workers=2, lmdb_map_bytes=1 << 28),
         )
         self.entries: dict[int, list[tuple[int, bytes]]] = {}
 
-    def write(
-        self,
-        segment: str,
-        ledgers: dict[int, list[tuple[int, bytes]]],
-        *,
-        chunk_bytes: int,
-        block_bytes: int = 64 * KIB,
-    ) -> None:
+    def write(self, ledgers: dict[int, list[tuple[int, bytes]]], *, chunk_bytes: int) -> str:
+        """One offload segment; returns the name of its data."""
+        rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=chunk_bytes)
         with chunkstore.open(self.url, settings=self.settings) as store:
-            store.create(segment, rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=chunk_bytes))
-            write_segment(store, TOPIC, segment, ledgers, block_bytes=block_bytes)
-            store.seal(segment)
+            with OffloadWriter(store, TOPIC, block_bytes=64 * KIB, rolling=rolling) as writer:
+                for ledger, entries in ledgers.items():
+                    for entry, payload in entries:
+                        writer.append(ledger, entry, payload)
+            assert writer.completed is not None
         for ledger, entries in ledgers.items():
             self.entries.setdefault(ledger, []).extend(entries)
+        return writer.completed.data
 
     def plan(self, *ledgers: int, min_partitions: int = 1) -> list[ReadTask]:
         options = ReadOptions(self.url, "default", (), TOPIC, ledgers or None, COLUMNS, min_partitions)
         with chunkstore.open_replica(self.url, settings=self.settings) as replica:
-            return plan_read(replica, options, plan_from_table)
+            return plan_read(replica, options)
 
     def expected(self, *ledgers: int) -> list[Row]:
         return [(TOPIC, ledger, *entry) for ledger in ledgers for entry in self.entries[ledger]]
@@ -94,8 +95,8 @@ def ground(tmp_path: Path) -> Ground:
 @pytest.mark.parametrize("chunk_bytes", [10_007, 100_000, 64 * MIB])
 @pytest.mark.parametrize("min_partitions", [1, 4])
 def test_every_entry_once_and_in_order(ground: Ground, chunk_bytes: int, min_partitions: int) -> None:
-    ground.write("o-1", {3: entries_of(3, 700), 4: entries_of(4, 300, gap=7)}, chunk_bytes=chunk_bytes)
-    ground.write("o-2", {4: entries_of(4, 300, start=1000), 9: [(0, b"")]}, chunk_bytes=chunk_bytes)
+    ground.write({3: entries_of(3, 700), 4: entries_of(4, 300, gap=7)}, chunk_bytes=chunk_bytes)
+    ground.write({4: entries_of(4, 300, start=1000), 9: [(0, b"")]}, chunk_bytes=chunk_bytes)
     tasks = ground.plan(min_partitions=min_partitions)
     assert len(tasks) == min_partitions
     assert read(tasks) == ground.expected(3, 4, 9)
@@ -104,24 +105,24 @@ def test_every_entry_once_and_in_order(ground: Ground, chunk_bytes: int, min_par
 
 @pytest.mark.parametrize("min_partitions", [1, 3])
 def test_a_flipped_payload_bit_is_found_by_the_chunk(ground: Ground, min_partitions: int) -> None:
-    ground.write("o", {5: entries_of(5, 500, size=2000)}, chunk_bytes=100_000)
+    segment = ground.write({5: entries_of(5, 500, size=2000)}, chunk_bytes=100_000)
     tasks = ground.plan(min_partitions=min_partitions)
-    path, at = ground.chunk_of("o", 128 + 12 + 1)
+    path, at = ground.chunk_of(segment, 128 + 12 + 1)
     data = bytearray(path.read_bytes())
     data[at] ^= 4
     path.write_bytes(data)
     with pytest.raises(Damaged, match="CRC32C") as caught:
         read(tasks)
     assert caught.value.object.endswith(path.name)
-    assert '"segment": "o"' in caught.value.__notes__[-1]
+    assert f'"segment": "{segment}"' in caught.value.__notes__[-1]
 
 
 def test_a_broken_block_is_named_by_segment_and_position(ground: Ground) -> None:
-    ground.write("o", {4: entries_of(4, 100), 5: entries_of(5, 100)}, chunk_bytes=64 * MIB)
+    segment = ground.write({4: entries_of(4, 100), 5: entries_of(5, 100)}, chunk_bytes=64 * MIB)
     [task] = ground.plan(5)
     [run] = task.runs
     assert isinstance(run, LedgerRun)
-    path, at = ground.chunk_of("o", run.pieces[0].offset)
+    path, at = ground.chunk_of(segment, run.pieces[0].offset)
     data = bytearray(path.read_bytes())
     data[at] ^= 4
     path.write_bytes(data)
@@ -131,6 +132,6 @@ def test_a_broken_block_is_named_by_segment_and_position(ground: Ground) -> None
     unverified = run._replace(pieces=tuple(piece._replace(borders=None) for piece in run.pieces))
     with pytest.raises(Damaged, match="magic") as caught:
         read([task._replace(runs=(unverified,))])
-    assert (caught.value.object, caught.value.position) == ("segment o", run.blocks[0].start)
+    assert (caught.value.object, caught.value.position) == (f"segment {segment}", run.blocks[0].start)
     assert run.blocks[0].start > 0
     assert '"ledger": 5' in caught.value.__notes__[-1]

@@ -20,8 +20,8 @@ from chunkstore.records.names import session_chunk_id
 from chunkstore.records.segments import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
-from chunkstore.spark.committing import Job, commit_batch, commit_job, session_of
-from chunkstore.spark.once import Content, Incoming, judge_batch
+from chunkstore.spark.committing import Job, commit, session_of
+from chunkstore.spark.once import Content, MicroBatch, Version
 
 HERE, THERE = b"h" * 16, b"t" * 16
 
@@ -140,7 +140,7 @@ def test_every_micro_batch_is_there_once_whatever_is_killed(steps: list[tuple[st
                 container.apply(*container.late.pop(0))
         container.answers = [answer]
         try:
-            commit_batch(container, Incoming("q", "q", number, HERE), f"run {run}", tasks)
+            commit(container, MicroBatch("q", "q", number, HERE, f"run {run}"), tasks)
         except (OutcomeUnknown, Conflict):
             fate = "killed"  # the query ends; it is started again
         if fate == "killed":
@@ -160,13 +160,13 @@ def test_every_micro_batch_is_there_once_whatever_is_killed(steps: list[tuple[st
             if wrong >= 0:
                 tasks = written(container.find_session("query"), 1_000 + wrong)
                 with pytest.raises(Conflict) as caught:
-                    commit_batch(container, Incoming("q", "q", wrong, HERE), "run", tasks)
+                    commit(container, MicroBatch("q", "q", wrong, HERE, "run"), tasks)
                 assert (caught.value.expected, caught.value.found) == (len(found), wrong)
         assert container.segments == before
 
 
-def incoming(batch: int, *, query: str = "q", container: bytes = HERE) -> Incoming:
-    return Incoming("sink", query, batch, container)
+def incoming(batch: int, *, query: str = "q", container: bytes = HERE) -> MicroBatch:
+    return MicroBatch("sink", query, batch, container)
 
 
 STORED = SinkRow(7, HERE, bytes(16), bytes(16), "q")
@@ -184,9 +184,9 @@ STORED = SinkRow(7, HERE, bytes(16), bytes(16), "q")
         (STORED, incoming(7, container=THERE), (HERE.hex(), THERE.hex())),
     ],
 )
-def test_a_refusal_says_both(stored: SinkRow | None, brought: Incoming, numbers: object) -> None:
+def test_a_refusal_says_both(stored: SinkRow | None, brought: MicroBatch, numbers: object) -> None:
     with pytest.raises(Conflict, match="checkpoint") as caught:
-        judge_batch(stored, brought, Content())
+        brought.judge(stored, Content())
     assert (caught.value.expected, caught.value.found) == numbers
 
 
@@ -199,15 +199,15 @@ def test_other_rows_under_a_known_number_are_refused_with_the_way_out(content: C
         plain = written(sessions[number], number)
         return plain._replace(outputs=(*plain.outputs, (content,)))
 
-    commit_batch(container, incoming(0), "run", job(0, Content(2, 3)))
-    commit_job(container, application, 7, job(1, Content(2, 3)))
+    commit(container, incoming(0), job(0, Content(2, 3)))
+    commit(container, Version(application, 7, HERE), job(1, Content(2, 3)))
     before = dict(container.rows)
     with pytest.raises(Conflict, match=r"newer checkpoint back.*new checkpoint"):
-        commit_batch(container, incoming(0), "run 2", job(2, content))
+        commit(container, incoming(0)._replace(run="run 2"), job(2, content))
     with pytest.raises(Conflict, match=rf"version 7 of '{application}'.*another txnAppId"):
-        commit_job(container, application, 7, job(2, content))
+        commit(container, Version(application, 7, HERE), job(2, content))
     assert container.rows == before
-    assert commit_job(container, application, 6, job(3, content)) == "done", (
+    assert commit(container, Version(application, 6, HERE), job(3, content)) == "done", (
         "of older versions the row does not say the rows"
     )
 
@@ -215,13 +215,13 @@ def test_other_rows_under_a_known_number_are_refused_with_the_way_out(content: C
 def test_a_job_is_committed_once_by_its_version_and_a_late_attach_is_refused() -> None:
     container = Container()
     first = container.find_session("1")
-    assert commit_job(container, "app", 3, written(first, 1)) == "commit"
+    assert commit(container, Version("app", 3, HERE), written(first, 1)) == "commit"
     again = container.find_session("2")
-    assert commit_job(container, "app", 3, written(again, 1)) == "done"
+    assert commit(container, Version("app", 3, HERE), written(again, 1)) == "done"
     assert container.open.keys() == set(), "what was written again is nobody's"
     assert not end_session(container, again)
     with pytest.raises(Conflict, match="ended"):
-        commit_job(container, "app", 4, written(again, 1))
+        commit(container, Version("app", 4, HERE), written(again, 1))
     assert [len(chunks) for chunks in container.segments.values()] == [1]
 
 
@@ -231,7 +231,7 @@ def test_a_commit_whose_outcome_is_unknown_is_decided_by_giving_up() -> None:
         session_id = container.find_session("1")
         container.answers = [answer]
         with pytest.raises(OutcomeUnknown):
-            commit_job(container, None, 0, written(session_id, 1))
+            commit(container, Version(None, session_id, HERE), written(session_id, 1))
         assert end_session(container, session_id) == (not stays)
         for item in container.late:
             with pytest.raises(Conflict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from chunkstore.errors import (
     Damaged,
     InvalidArgument,
     SegmentNotFound,
-    Unsupported,
 )
 from chunkstore.spark.plan import plan_read
 from chunkstore.spark.runs import ROW_BYTES, ReadTask
@@ -48,21 +47,15 @@ def check_bytes(rows: Sequence[tuple[str, int, bytes]], segment: str, start: int
     assert b"".join(value for name, _, value in rows if name == segment) == expected
 
 
-def ends_verified(tasks: Sequence[ReadTask]) -> Counter[str]:
+def ends_verified(tasks: Sequence[ReadTask], lengths: Mapping[str, int]) -> Counter[str]:
     """How many tasks verify the end of each chunk."""
     return Counter(
         piece.chunk
         for task in tasks
         for run in task.runs
         for piece in run.pieces
-        if piece.borders is not None and piece.stop == piece.length
+        if piece.borders is not None and piece.stop == lengths[piece.chunk]
     )
-
-
-# Sharing out
-
-
-# Raw segments
 
 
 @pytest.mark.parametrize("option", ["segmentsPattern", "topicsPattern"])
@@ -72,7 +65,7 @@ def test_a_pattern_without_a_match_is_refused(ground: Ground, option: str) -> No
     if option == "topicsPattern":
         options = replace(ground.options(), topics_pattern="x.*")
     with ground.replica() as replica, pytest.raises(InvalidArgument, match="matches none") as caught:
-        plan_read(replica, options, lambda *_: [])
+        plan_read(replica, options)
     assert caught.value.argument == option
 
 
@@ -81,16 +74,17 @@ def test_as_many_partitions_as_asked_for_and_the_same_rows(ground: Ground, min_p
     with ground.open() as store:
         filled(store, "a", 9 * MIB + 5, 5 * MIB)
         filled(store, "b", 3 * MIB, 3 * MIB)
+        lengths = {chunk.name: chunk.length for name in "ab" for chunk in store.layout(name)}
     tasks = ground.plan("a", "b", min_partitions=min_partitions)
-    assert len(tasks) == min(min_partitions, 13), "ten rows and three rows: more partitions than rows cannot be"
+    assert len(tasks) == min_partitions
     rows = read_rows(tasks)
-    assert [row[:2] for row in rows] == [
-        *(("a", offset) for offset in range(0, 9 * MIB + 5, MIB)),
-        *(("b", offset) for offset in range(0, 3 * MIB, MIB)),
-    ]
+    if min_partitions <= 13:
+        assert [row[:2] for row in rows] == [
+            *(("a", offset) for offset in range(0, 9 * MIB + 5, MIB)),
+            *(("b", offset) for offset in range(0, 3 * MIB, MIB)),
+        ]
     check_bytes(rows, "a", 0, pattern(0, 9 * MIB + 5))
-    assert set(ends_verified(tasks).values()) == {1}
-    assert len(ends_verified(tasks)) == 3
+    assert ends_verified(tasks, lengths) == dict.fromkeys(lengths, 1)
 
 
 def test_tasks_need_no_metadata(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,16 +106,6 @@ def test_a_missing_segment_is_named(ground: Ground) -> None:
     with pytest.raises(SegmentNotFound) as caught:
         ground.plan("a", "b")
     assert caught.value.segment == "b"
-
-
-def test_other_kinds_of_chunks_are_refused(ground: Ground) -> None:
-    with ground.open() as store:
-        filled(store, "a", 10, 10)
-    with ground.replica() as replica:
-        chunks = [chunk._replace(kind="cold") for chunk in replica.layout("a")]
-        replica.layout = lambda segment: iter(chunks)  # type: ignore[method-assign]
-        with pytest.raises(Unsupported, match="cold"):
-            plan_read(replica, ground.options("a"))
 
 
 # Damage

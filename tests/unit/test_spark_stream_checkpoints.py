@@ -17,7 +17,7 @@ from chunkstore.errors import (
     SegmentTruncated,
     Unsupported,
 )
-from chunkstore.spark.positions import Limit, StreamOffset
+from chunkstore.spark.positions import StreamOffset
 from tests.support.data import pattern
 from tests.support.spark_ground import Ground, filled
 
@@ -108,7 +108,7 @@ def test_the_first_batch_that_runs_again_is_the_same(ground: Ground, store: Stor
     stream.replay()
     assert stream.step() == [("a", 33, b"behind it")]
     old = Stream(ground.url, segments="a").planner  # before Spark 4.2 the end may be asked for first
-    end = old.latest(None, Limit())
+    end = old.latest(None, None)
     assert end["segments"]["a"]["at"] == 42 and not old.tasks(old.initial(), end)
     old.close()
     truncated = Stream(ground.url, segments="a", startingOffsets="earliest")

@@ -1,44 +1,40 @@
-"""``jobs.offload``: files, or the rows of a frame, as ledgers of a topic (PIP-76 offload segments); executors write them.
+"""``jobs.offload``: files as ledgers of a topic (PIP-76 offload segments), written by executors.
 
 Files go in parts of some GiB, each a commit: a job that was killed continues after the last stored part. What a job has done is compared
-with what it is asked for; anything but more files after those is refused.
-* ``lines``: each file is a ledger, each line an entry; ``files``: all files are one ledger, each an entry.
-* A frame with ``ledger``, ``entry`` and ``payload`` is written as it is; one with ``value`` has a ledger for each of its partitions."""
+with what it is asked for; anything but more files after those is refused."""
 
 from __future__ import annotations
 
 import logging
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypedDict, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.engine.owner import Owner, end_session
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
 from chunkstore.registry import Root, root_url
 from chunkstore.spark.chunks_out import Offloaded, Output, WritePlan, write_task
-from chunkstore.spark.committing import Job, commit_job, done_so_far, session_of, was_done
-from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, grouped, run_frame, this_attempt
+from chunkstore.spark.committing import Job, commit, done_so_far, session_of
+from chunkstore.spark.jobs.running import OnSpark
 from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
-from chunkstore.spark.mapping import TOLD, telling
-from chunkstore.spark.once import NOTHING, Content, something_else
+from chunkstore.spark.once import NOTHING, Content, Version, something_else
 from chunkstore.spark.owners import OwnerClient
-from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
+from chunkstore.spark.runs import share
+from chunkstore.spark.write_options import Columns, parse_write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SCHEMA", "OffloadedPart", "offload", "offload_files"]
+__all__ = ["PART_BYTES", "SCHEMA", "SEGMENT_BYTES", "OffloadJob", "OffloadOptions", "OffloadedPart", "offload"]
 
 _LOG: Final = logging.getLogger("chunkstore.spark")
 SCHEMA: Final = "part long, state string, files long, first_ledger long, last_ledger long, entries long, size_bytes long, segments long"
-_PART_BYTES: Final = 16 << 30
+PART_BYTES: Final = 16 << 30
+SEGMENT_BYTES: Final = 64 * MIB
 _TASK_BYTES: Final = 256 * MIB
 _READ_BYTES: Final = 8 * MIB
 _FILE_BYTES_MAX: Final = 128 * MIB
@@ -57,8 +53,22 @@ class OffloadedPart(NamedTuple):
     first_ledger: int | None
     last_ledger: int | None
     entries: int | None
-    size_bytes: int | None
+    size_bytes: int
     segments: int | None
+
+
+class OffloadOptions(TypedDict, total=False):
+    """The keyword arguments of ``offload``. ``entries``: what an entry is, ``lines`` (each file is a ledger) or ``files`` (all are one
+    ledger). ``ledger``: the number of the first one. ``chunk_bytes``: of an offload segment; ``part_bytes``: of files that go into one
+    commit, about. ``job``: the name under which the container remembers what is done; without one it is made of the files' names, lengths
+    and times, and of these arguments."""
+
+    container: str
+    entries: str
+    ledger: int
+    job: str | None
+    chunk_bytes: int
+    part_bytes: int
 
 
 _Written: TypeAlias = tuple[Output | Offloaded | Content, ...]
@@ -73,216 +83,150 @@ class _Item(NamedTuple):
     entry: int
 
 
-class _Step(NamedTuple):
-    """What one commit says of its job. ``before``, ``after``: as of ``judge_job``."""
-
-    name: str | None
-    number: int
-    before: bytes
-    after: bytes
-
-
 class _Task(NamedTuple):
     plan: WritePlan
     kind: str
-    items: tuple[_Item, ...]
+    items: Sequence[_Item]
 
 
 def offload(
     spark: SparkSession,
-    source: DataFrame | str | Sequence[str],
+    source: str | Sequence[str],
     root: Root,
     topic: str,
     *,
-    container: str = "default",
-    entries: str = "lines",
-    ledger: int = 0,
-    order_by: str | None = None,
-    job: str | None = None,
-    chunk_bytes: int = 64 * MIB,
-    part_bytes: int = _PART_BYTES,
     dry_run: bool = False,
-    progress: Progress | None = None,
+    **options: Unpack[OffloadOptions],
 ) -> DataFrame:
-    """Write files, or a frame's rows, to ledgers of ``topic``, from number ``ledger`` on. A frame with a row (``OffloadedPart``) for each
-    commit.
+    """Write files to ledgers of ``topic``. A frame with a row (``OffloadedPart``) for each commit.
 
-    ``source``: paths and URLs of files and directories (``entries``: what an entry is, ``lines`` or ``files``), or a frame: with columns
-    ``ledger``, ``entry``, ``payload`` as the sink takes them, or with ``value`` (and no other column but ``order_by``), where each
-    partition that has rows becomes a ledger. ``order_by``: sort by that column; then ledgers and entries are in its order. ``chunk_bytes``:
-    of an offload segment; ``part_bytes``: of files that go into one commit. ``job``: the name under which the container remembers what is
-    done; of files it is made of their names, lengths and times, and of how they are to be written, unless it is given; a frame that has
-    none is written once more, or refused because its ledgers are there. Under a name of your own, files that come after those that are
-    done are gone on with; other files, lengths and times are refused; of a frame, whose rows no one compares, another topic or
-    ``ledger``. ``dry_run``: how much there is; nothing is asked or written.
+    ``source``: paths and URLs of files and directories. ``options``: see ``OffloadOptions``. ``dry_run``: how much there is; nothing is
+    asked or written. Under a ``job`` name of your own, files that come after those that are done are gone on with; other files, lengths
+    and times are refused.
 
     Each part is atomic and durable. Raises ``InvalidArgument``, ``Conflict`` (a ledger is there already; a file changed; ``job`` has done
     something else; somebody else writes the topic), ``ContainerNotFound``, ``RootUnavailable``, ``OutcomeUnknown`` (no one answered),
-    ``StorageUnavailable`` (a file, too), ``StorageFull``, ``JobFailed``. Retry: safe, and goes on after the last part, with a ``job`` or
-    files.
+    ``StorageUnavailable`` (a file, too), ``StorageFull``, ``JobFailed``. Retry: safe, and goes on after the last part.
     """
-    run = OnSpark(spark, f"chunkstore offload {topic}", progress)
-    given = {"path": root_url(root), "container": container, "topic": topic, "chunkBytes": str(chunk_bytes)}
-    options = parse_write_options(given, streaming=False)
-    if not isinstance(source, str | Sequence):
-        parts = [_offload_frame(source, options, ledger, order_by, job, dry_run=dry_run)]
-    else:
-        paths = [source] if isinstance(source, str) else list(source)
-        if order_by is not None:
-            raise InvalidArgument("files are in the order of their names; order_by is for frames", argument="order_by")
-        found = find_files(paths)
-        parts = offload_files(
-            run, found, options, kind=entries, ledger=ledger, job=job, part_bytes=part_bytes, width=run.width, dry_run=dry_run
-        )  # fmt: skip
+    job = OffloadJob(source, root, topic, **options)
+    parts = job.plan() if dry_run else job.run(OnSpark(spark, f"chunkstore offload {topic}"))
     return spark.createDataFrame(parts, SCHEMA)
 
 
-# ---- files
+class OffloadJob:
+    """Files that are to be offloaded, and how. Raises ``InvalidArgument``, and as ``find_files``."""
+
+    def __init__(self, source: str | Sequence[str], root: Root, topic: str, **options: Unpack[OffloadOptions]) -> None:
+        self._kind = options.get("entries", "lines")
+        ledger, part_bytes = options.get("ledger", 0), options.get("part_bytes", PART_BYTES)
+        given = {"path": root_url(root), "container": options.get("container", "default"), "topic": topic}
+        given["chunkBytes"] = str(options.get("chunk_bytes", SEGMENT_BYTES))
+        self._options = parse_write_options(given, streaming=False)
+        if self._kind not in _KINDS:
+            raise InvalidArgument(f"entries are lines or files, not {self._kind!r}", argument="entries")
+        if type(ledger) is not int or not 0 <= ledger <= _NUMBER_MAX - (1 << 32):
+            raise InvalidArgument(f"ledger must be a whole number from 0 on, not {ledger!r}", argument="ledger")
+        if type(part_bytes) is not int or part_bytes < 1:
+            text = f"part_bytes must be a number of bytes above 0, not {part_bytes!r}"
+            raise InvalidArgument(text, argument="part_bytes")
+        self._part_bytes = part_bytes
+        self._items: list[_Item] = []
+        place = blake2b(repr((topic, self._kind, ledger)).encode(), digest_size=len(NOTHING))
+        self._digests = [place.digest()]
+        """Of where entries go and of none of the files, of the first one, of the first two, and so on."""
+        for number, file in enumerate(find_files([source] if isinstance(source, str) else source)):
+            if self._kind == "files" and file.size_bytes > _FILE_BYTES_MAX:
+                text = (
+                    f"{file.url} has {file.size_bytes} bytes; an entry has at most {_FILE_BYTES_MAX}: offload its lines"
+                )
+                raise InvalidArgument(text, argument="source")
+            each = (ledger + number, 0) if self._kind == "lines" else (ledger, number)
+            self._items.append(_Item(file, *each))
+            place.update(repr(tuple(file)).encode())
+            self._digests.append(place.digest())
+        job = options.get("job")
+        self._name = job if job is not None else f"offload {self._digests[-1].hex()} {part_bytes}"
+
+    def plan(self) -> list[OffloadedPart]:
+        """The parts of a dry run."""
+        parts = self._parts(self._items)
+        return [self._planned(number, part) for number, part in enumerate(parts)]
+
+    def run(self, on: OnSpark) -> list[OffloadedPart]:
+        """Offload what is not stored yet. Raises as ``offload``."""
+        done: list[OffloadedPart] = []
+        with OwnerClient(self._options, claims=True) as owner:
+            last, count = self._done_before(owner)
+            if count:
+                there = self._planned(last, self._items[:count])
+                done.append(there._replace(state="before", segments=None))
+            for number, part in enumerate(self._parts(self._items[count:]), last + 1):
+                before = self._digests[count] if count else NOTHING
+                count += len(part)
+                version = Version(self._name, number, owner.uuid, before, self._digests[count])
+                done.append(_done(number, self._write(on, owner, version, part), part))
+        return done
+
+    def _parts(self, items: Sequence[_Item]) -> list[Sequence[_Item]]:
+        sizes = [item.file.size_bytes for item in items]
+        return [items[begin:end] for begin, end in share(sizes, max(1, -(-sum(sizes) // self._part_bytes)))]
+
+    def _done_before(self, owner: Owner) -> tuple[int, int]:
+        """The last part that earlier runs have committed, and how many of these files that was. Raises ``Conflict``: others."""
+        row = done_so_far(owner, Version(self._name, 0, owner.uuid))
+        if row is None:
+            return -1, 0
+        if row.run in self._digests:
+            return row.number, self._digests.index(row.run)
+        raise something_else(self._name, self._digests[-1], row.run)
+
+    def _planned(self, number: int, items: Sequence[_Item]) -> OffloadedPart:
+        size_bytes = _size(items)
+        entries = len(items) if self._kind == "files" else None
+        count = -(-size_bytes // self._options.chunk_bytes)
+        ends = items[0].ledger, items[-1].ledger
+        return OffloadedPart(number, "planned", len(items), *ends, entries, size_bytes, count)
+
+    def _write(self, on: OnSpark, owner: Owner, version: Version, part: Sequence[_Item]) -> list[_Written]:
+        """One part: a session, the tasks, and the commit that ends it. Whatever fails or is interrupted before, the session is ended."""
+        known = blake2b(repr((self._name, version.version)).encode(), digest_size=16)
+        session_id = session_of(owner, f"spark {known.hexdigest()}")
+        plan = WritePlan(self._options, Columns(None, ledgers=True), owner.uuid, session_id)
+        sizes = [item.file.size_bytes for item in part]
+        groups = [part[begin:end] for begin, end in share(sizes, max(4 * on.width, -(-sum(sizes) // _TASK_BYTES)))]
+        try:
+            tasks = [_Task(plan, self._kind, group) for group in groups]
+            written = on(_write_files, tasks, [_size(group) for group in groups])
+            commit(owner, version, Job(session_id, tuple(written)))
+        except BaseException:
+            try:
+                end_session(owner, session_id)
+            except ChunkstoreError as error:
+                text = f"session {session_id} could not be ended ({error.message}): run the same job again to continue"
+                _LOG.warning(text)
+            raise
+        return written
 
 
-def offload_files(
-    run: Runner,
-    files: Sequence[SourceFile],
-    options: WriteOptions,
-    *,
-    kind: str = "lines",
-    ledger: int = 0,
-    job: str | None = None,
-    part_bytes: int = _PART_BYTES,
-    width: int = 1,
-    dry_run: bool = False,
-) -> list[OffloadedPart]:
-    """As ``offload``, of files, by any runner, of which about ``width`` tasks run at one time."""
-    items = _place(files, kind, ledger)
-    if type(part_bytes) is not int or part_bytes < 1:
-        text = f"part_bytes must be a number of bytes above 0, not {part_bytes!r}"
-        raise InvalidArgument(text, argument="part_bytes")
-    if dry_run:
-        parts = enumerate(_cut(items, part_bytes))
-        return [_planned(number, kind, part, options.chunk_bytes) for number, part in parts]
-    digests = _digests(files, options, kind, ledger)
-    name = job if job is not None else _name_of(files, options, kind, ledger, part_bytes)
-    done: list[OffloadedPart] = []
-    with OwnerClient(options, claims=True) as owner:
-        last, count, before = _done_before(owner, name, digests)
-        if count:
-            there = _planned(last, kind, items[:count], options.chunk_bytes)
-            done.append(there._replace(state="before", segments=None))
-        for number, part in enumerate(_cut(items[count:], part_bytes), last + 1):
-
-            def write(plan: WritePlan, part: Sequence[_Item] = part) -> list[_Written]:
-                sizes = [item.file.size_bytes for item in part]
-                groups = grouped(part, sizes, width, _TASK_BYTES)
-                tasks = [_Task(plan, kind, tuple(group)) for group, _ in groups]
-                return run(_write_files, tasks, [size for _, size in groups])
-
-            count += len(part)
-            step = _Step(name, number, before, digests[count])
-            size_bytes = sum(item.file.size_bytes for item in part)
-            done.append(_done(number, _commit(owner, options, step, write), len(part), size_bytes))
-            before = step.after
-    return done
+def _size(items: Sequence[_Item]) -> int:
+    return sum(item.file.size_bytes for item in items)
 
 
-def _place(files: Sequence[SourceFile], kind: str, ledger: int) -> list[_Item]:
-    if kind not in _KINDS:
-        raise InvalidArgument(f"entries are lines or files, not {kind!r}", argument="entries")
-    _check_ledger(ledger)
-    items = []
-    for number, file in enumerate(files):
-        if kind == "files" and file.size_bytes > _FILE_BYTES_MAX:
-            text = f"{file.url} has {file.size_bytes} bytes; an entry has at most {_FILE_BYTES_MAX}: offload its lines"
-            raise InvalidArgument(text, argument="source")
-        items.append(_Item(file, ledger + number, 0) if kind == "lines" else _Item(file, ledger, number))
-    return items
-
-
-def _cut(items: Sequence[_Item], part_bytes: int) -> list[list[_Item]]:
-    return [part for part, _ in grouped(items, [item.file.size_bytes for item in items], 0, part_bytes)]
-
-
-def _done_before(owner: Owner, name: str, digests: Sequence[bytes]) -> tuple[int, int, bytes]:
-    """The last part that earlier runs have committed under this name, how many of these files that was, and the digest of them.
-
-    Raises ``Conflict``: others."""
-    row = done_so_far(owner, name)
-    if row is None:
-        return -1, 0, NOTHING
-    if row.run in digests:
-        return row.number, digests.index(row.run), row.run
-    raise something_else(name, digests[-1], row.run)
-
-
-def _check_ledger(ledger: object) -> None:
-    if type(ledger) is not int or not 0 <= ledger <= _NUMBER_MAX - (1 << 32):
-        raise InvalidArgument(f"ledger must be a whole number from 0 on, not {ledger!r}", argument="ledger")
-
-
-def _digests(files: Sequence[SourceFile], options: WriteOptions, kind: str, ledger: int) -> list[bytes]:
-    """Of none of the files, of the first, of the first two, and so on; and of where their entries go."""
-    digest = blake2b(repr((options.target, kind, ledger)).encode(), digest_size=len(NOTHING))
-    found = [digest.digest()]
-    for file in files:
-        digest.update(repr(tuple(file)).encode())
-        found.append(digest.digest())
-    return found
-
-
-def _name_of(files: Sequence[SourceFile], options: WriteOptions, kind: str, ledger: int, part_bytes: int) -> str:
-    """The same for the same files, written the same way."""
-    digest = blake2b(repr((options.target, kind, ledger, part_bytes)).encode(), digest_size=16)
-    for file in files:
-        digest.update(repr(tuple(file)).encode())
-    return f"offload {digest.hexdigest()}"
-
-
-def _planned(number: int, kind: str, items: Sequence[_Item], chunk_bytes: int) -> OffloadedPart:
-    size_bytes = sum(item.file.size_bytes for item in items)
-    entries = len(items) if kind == "files" else None
-    ends = items[0].ledger, items[-1].ledger
-    count = -(-size_bytes // chunk_bytes)
-    return OffloadedPart(number, "planned", len(items), ends[0], ends[1], entries, size_bytes, count)
-
-
-def _done(number: int, written: Sequence[_Written], files: int, size_bytes: int | None) -> OffloadedPart:
+def _done(number: int, written: Sequence[_Written], items: Sequence[_Item]) -> OffloadedPart:
     outputs = [item for one in written for item in one if isinstance(item, Offloaded)]
     ledgers = sorted(entries.ledger for item in outputs for entries in item.context.ranges)
     first, last = (ledgers[0], ledgers[-1]) if ledgers else (None, None)
     count = sum(item.rows for one in written for item in one if isinstance(item, Content))
-    return OffloadedPart(number, "done", files, first, last, count, size_bytes, len(outputs))
+    return OffloadedPart(number, "done", len(items), first, last, count, _size(items), len(outputs))
 
 
-def _commit(
-    owner: Owner,
-    options: WriteOptions,
-    step: _Step,
-    write: Callable[[WritePlan], list[_Written]],
-) -> list[_Written]:
-    """One part: a session, the tasks, and the commit that ends it. Whatever fails or is interrupted before, the session is ended."""
-    name, number, before, after = step
-    known = runtime.token(16) if name is None else repr((name, number)).encode()
-    session_id = session_of(owner, f"spark {blake2b(known, digest_size=16).hexdigest()}")
-    try:
-        written = write(WritePlan(options, Columns(None, ledgers=True), owner.uuid, session_id))
-        commit_job(owner, name, number, Job(session_id, tuple(written)), before=before, after=after)
-    except BaseException:
-        _give_up(owner, session_id)
-        raise
-    return written
+# ---- on executors
 
 
-def _give_up(owner: Owner, session_id: int) -> None:
-    try:
-        end_session(owner, session_id)
-    except ChunkstoreError as error:
-        text = f"session {session_id} could not be ended ({error.message}): run the same job again to continue"
-        _LOG.warning(text)
-
-
-def _write_files(task: _Task, attempt: Attempt) -> _Written:
-    """On an executor. Raises as ``write_task``, and what reading a file raises."""
+def _write_files(task: _Task, attempt_id: int) -> _Written:
+    """Raises as ``write_task``, and what reading a file raises."""
     batches = (batch for item in task.items for batch in _entries_of(item, task.kind))
-    return tuple(write_task(batches, task.plan, attempt.id))
+    return tuple(write_task(batches, task.plan, attempt_id))
 
 
 def _entries_of(item: _Item, kind: str) -> Iterator[pa.RecordBatch]:
@@ -290,18 +234,18 @@ def _entries_of(item: _Item, kind: str) -> Iterator[pa.RecordBatch]:
     with foreign(file.url):
         system, inner = open_system(file.url)
         with system.open_input_stream(inner, compression=None) as stream:
-            payloads = (
-                _lines_of(stream, file) if kind == "lines" else iter([pa.array([_whole(stream, file)], pa.binary())])
-            )
-            for payload in payloads:
-                yield _batch(item.ledger, entry, payload)
-                entry += len(payload)
+            for payload in _lines_of(stream, file) if kind == "lines" else _whole(stream, file):
+                count = len(payload)
+                ledgers = pa.repeat(pa.scalar(item.ledger, pa.int64()), count)
+                entries = pa.array(range(entry, entry + count), pa.int64())
+                yield pa.record_batch([ledgers, entries, payload], names=["ledger", "entry", "payload"])
+                entry += count
 
 
-def _whole(stream: Any, file: SourceFile) -> bytes:
+def _whole(stream: Any, file: SourceFile) -> Iterator[pa.Array]:
     data: bytes = stream.read(file.size_bytes + 1)
     _check_size(file, len(data))
-    return data
+    yield pa.array([data], pa.binary())
 
 
 def _lines_of(stream: Any, file: SourceFile) -> Iterator[pa.Array]:
@@ -334,73 +278,3 @@ def _check_size(file: SourceFile, size_bytes: int) -> None:
     if size_bytes != file.size_bytes:
         remedy = "files must not change while they are offloaded; run it again"
         raise Conflict(f"the length of {file.url}", expected=file.size_bytes, found=size_bytes, remedy=remedy)
-
-
-def _batch(ledger: int, entry: int, payload: pa.Array) -> pa.RecordBatch:
-    count = len(payload)
-    ledgers = pa.repeat(pa.scalar(ledger, pa.int64()), count)
-    entries = pa.array(range(entry, entry + count), pa.int64())
-    return pa.record_batch([ledgers, entries, payload], names=["ledger", "entry", "payload"])
-
-
-# ---- frames
-
-
-def _offload_frame(
-    frame: DataFrame,
-    options: WriteOptions,
-    ledger: int,
-    order_by: str | None,
-    job: str | None,
-    *,
-    dry_run: bool,
-) -> OffloadedPart:
-    _check_ledger(ledger)
-    plain = "value" in frame.columns
-    chosen = ["value"] if plain else ["ledger", "entry", "payload"]
-    ordered = [] if order_by is None else [order_by]
-    if set(frame.columns) != {*chosen, *ordered} or (ordered and not plain):
-        text = (
-            f"the frame has columns {', '.join(frame.columns)}: wanted are value (and what order_by names), or ledger, entry and payload, "
-            "in their order; drop the other columns"
-        )
-        raise InvalidArgument(text, argument="source")
-    kinds = dict(frame.dtypes)
-    given = {"ledger": "bigint", "entry": "bigint", "payload": kinds["value"]} if plain else kinds
-    check_columns(list(given.items()), options)
-    if dry_run:
-        sums = frame.selectExpr(
-            "count(1) AS entries", f"coalesce(sum(octet_length({chosen[-1]})), 0) AS size"
-        ).collect()[0]
-        count = -(-sums.size // options.chunk_bytes)
-        return OffloadedPart(0, "planned", 0, None, None, sums.entries, sums.size, count)
-    if order_by is not None:
-        frame = frame.repartitionByRange(order_by).sortWithinPartitions(order_by)
-    place = repr((options.target, "frame", ledger if plain else None))
-    step = _Step(job, 0, NOTHING, blake2b(place.encode(), digest_size=len(NOTHING)).digest())
-    with OwnerClient(options, claims=True) as owner:
-        if was_done(owner, job, 0, after=step.after):
-            return OffloadedPart(0, "before", 0, None, None, None, None, None)
-
-        def write(plan: WritePlan) -> list[_Written]:
-            made = frame.select(*chosen).mapInArrow(
-                telling(partial(_write_rows, plan, ledger if plain else None)), TOLD
-            )
-            rows = run_frame(made, f"chunkstore offload {options.target}")
-            return [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
-
-        return _done(0, _commit(owner, options, step, write), 0, None)
-
-
-def _write_rows(plan: WritePlan, first_ledger: int | None, batches: Iterator[pa.RecordBatch]) -> _Written:
-    """On an executor. Raises as ``write_task``."""
-    attempt = this_attempt()
-    rows = batches if first_ledger is None else _numbered(batches, first_ledger + attempt.partition)
-    return tuple(write_task(rows, plan, attempt.id))
-
-
-def _numbered(batches: Iterable[pa.RecordBatch], ledger: int) -> Iterator[pa.RecordBatch]:
-    entry = 0
-    for batch in batches:
-        yield _batch(ledger, entry, batch.column("value"))
-        entry += batch.num_rows

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -54,21 +55,17 @@ def open_system(url: str) -> tuple[pafs.FileSystem, str]:
     return pafs.LocalFileSystem(), url
 
 
-class foreign:  # noqa: N801  (reads as a word)
+@contextmanager
+def foreign(url: str) -> Iterator[None]:
     """What pyarrow raises about a file becomes an error of ours."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, (OSError, pa.ArrowException)) and not isinstance(error, ChunkstoreError):
-            shown = _shown(self._url)
-            if isinstance(error, (FileNotFoundError, pa.ArrowInvalid)):
-                raise InvalidArgument(f"cannot open {shown}: {error}", argument="source") from error
-            raise StorageUnavailable(f"cannot read {shown}: {error}", object=shown) from error
+    try:
+        yield
+    except ChunkstoreError:
+        raise
+    except (FileNotFoundError, pa.ArrowInvalid) as error:
+        raise InvalidArgument(f"cannot open {_shown(url)}: {error}", argument="source") from error
+    except (OSError, pa.ArrowException) as error:
+        raise StorageUnavailable(f"cannot read {_shown(url)}: {error}", object=_shown(url)) from error
 
 
 def _child(path: str, below: str) -> str:
