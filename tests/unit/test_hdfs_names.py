@@ -47,9 +47,7 @@ def test_the_engines_names_stay_as_they_are() -> None:
     assert to_path("", "a:b;c~d\x7fé") == "/a;0b;1c~0d~1~20000e9"
 
 
-@pytest.mark.parametrize(
-    "name", [".chunkstore-tmp", ".chunkstore-tmp/x", "x" * 256, "a/" + "é" * 40, "\ud800"]
-)
+@pytest.mark.parametrize("name", [".chunkstore-tmp", ".chunkstore-tmp/x", "x" * 256, "a/" + "é" * 40, "\ud800"])
 def test_impossible_names(name: str) -> None:
     with pytest.raises(InvalidArgument):
         to_path("/data", name)

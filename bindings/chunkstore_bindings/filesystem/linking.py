@@ -41,8 +41,8 @@ def link_all(
         there.check(name)
         here.check(new)
         try:
-            (held, rest), (new_held, new_rest) = there.directory(name), here.directory(new)
-            os.link(rest, new_rest, src_dir_fd=held.fd, dst_dir_fd=new_held.fd, follow_symlinks=False)
+            origin, root = there.root(), here.root()
+            os.link(name, new, src_dir_fd=origin.fd, dst_dir_fd=root.fd, follow_symlinks=False)
             linked.append(True)
         except FileExistsError:
             linked.append(False)
