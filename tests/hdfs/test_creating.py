@@ -49,8 +49,8 @@ def test_the_name_is_taken_while_our_rename_is_lost(fake: FakeWebHdfs, storage: 
     looked = itertools.count()
 
     def status(path: str, deadline: object) -> object:
-        # The first look is at the temporary; then the rename is lost, and somebody is quicker.
-        if next(looked) == 1:
+        # The rename is lost, and somebody is quicker.
+        if next(looked) == 0:
             assert other.create_if_absent("a", b"theirs")
         return real_status(path, deadline)  # type: ignore[arg-type]
 

@@ -28,8 +28,6 @@ class Cluster:
         query: dict[str, str | int] = {"op": op, "user.name": getpass.getuser(), "noredirect": "true", **params}
         if "destination" in query:
             query["destination"] = self.folder + str(query["destination"])
-        if "sources" in query:
-            query["sources"] = ",".join(self.folder + part for part in str(query["sources"]).split(","))
         url = self._base + quote(self.folder + path, safe="/")
         return self._session.request(method, url, params=query, timeout=120)
 
@@ -197,21 +195,8 @@ def test_delete(cluster: Cluster) -> None:
     assert cluster.ask("DELETE", "/f", "DELETE").json() == {"boolean": True}
 
 
-def test_concat_consumes_its_sources(cluster: Cluster) -> None:
-    for name in ("a", "b", "c", "other/d"):
-        cluster.create(f"/{name}", name.encode())
-    cluster.create("/empty", b"")
-
-    def concat(target: str, sources: str) -> str:
-        return said(cluster.ask("POST", target, "CONCAT", sources=sources))
-
-    assert concat("/a", "/b,/b") == "HadoopIllegalArgumentException"
-    assert concat("/a", "/other/d") == "HadoopIllegalArgumentException"
-    assert concat("/a", "/empty") == "HadoopIllegalArgumentException"
-    assert concat("/a", "/none") == "FileNotFoundException"
-    assert concat("/a", "/b,/c") == "200"
-    assert cluster.read("/a").content == b"abc"
-    assert said(cluster.ask("GET", "/b", "GETFILESTATUS")) == "FileNotFoundException"
-    cluster.create("/e", b"e")
-    assert concat("/empty", "/e") == "200"
-    assert cluster.read("/empty").content == b"e"
+def test_create_without_its_folder(cluster: Cluster) -> None:
+    assert cluster.create("/none/a", createparent="false").status_code >= 400
+    assert said(cluster.ask("GET", "/none", "GETFILESTATUS")) == "FileNotFoundException"
+    cluster.ask("PUT", "/made", "MKDIRS")
+    assert said(cluster.create("/made/a", createparent="false")) == "201"

@@ -120,8 +120,8 @@ def test_39_conditional_ignored_store_without_the_probe(kind: str, monkeypatch: 
 class Renames(FakeWebHdfs):
     """The model of WebHDFS, carrying out every RENAME and losing the reply of one of them (``lost``; 0: of none)."""
 
-    def __init__(self, lost: int, *, numbers: bool) -> None:
-        super().__init__(numbers=numbers)
+    def __init__(self, lost: int) -> None:
+        super().__init__()
         self.lost = lost
         self.renames = 0
 
@@ -138,7 +138,7 @@ def schedule_over_webhdfs(fake: Renames) -> int:
     by then: who looks, is deposed and closes afterwards may or may not make some."""
     # As every remote root is opened: what may be asked again is.
     storage = RetryingChunkStorage(
-        HdfsChunkStorage(fake.root(query="" if fake.numbers else "?guard=none"), deadline_s=10),
+        HdfsChunkStorage(fake.root(), deadline_s=10),
         RetryPolicy(tries_max=6, budget_s=10.0),
     )
     settings = Settings(op_deadline_s=10, lease_s=0, inline_bytes_max=0, tuning=Tuning(io_workers=2))
@@ -166,19 +166,15 @@ def schedule_over_webhdfs(fake: Renames) -> int:
         storage.close()
 
 
-@pytest.mark.parametrize("numbers", [True, False])
-def test_46_webhdfs_rename_reply_lost(numbers: bool) -> None:
-    """RENAME is done and its reply lost: of the probe, of FORMAT, claims, OPENs, records, the SEAL.
-
-    ``numbers``: files have ids by which the binding knows its own again; without them it compares contents.
-    """
-    with Renames(0, numbers=numbers) as fake:
+def test_46_webhdfs_rename_reply_lost() -> None:
+    """RENAME is done and its reply lost: of the probe, of FORMAT, claims, OPENs, records, the SEAL."""
+    with Renames(0) as fake:
         renames = schedule_over_webhdfs(fake)
     first = PROBE_RACERS + 2  # those of the probe that race for one name are all the same
     assert renames >= first + 9
     # A sample: claims, records and the SEAL are all compared alike.
-    for lost in (1, 2, *range(first, renames + 1, 13 if numbers else 17)):
-        with Renames(lost, numbers=numbers) as fake:
+    for lost in (1, 2, *range(first, renames + 1, 13)):
+        with Renames(lost) as fake:
             schedule_over_webhdfs(fake)
             assert fake.renames >= lost
 

@@ -8,7 +8,6 @@ Leaves out: HTTP, leases of writers that died (tests of the binding have both), 
 
 from __future__ import annotations
 
-import contextlib
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -17,7 +16,6 @@ import requests
 
 from chunkstore.errors import StorageUnavailable
 from chunkstore.storage import ChunkStorage
-from chunkstore_bindings.hdfs import held
 from chunkstore_bindings.hdfs.names import escape, unescape
 from chunkstore_bindings.hdfs.rest import Lost, Refused
 from chunkstore_bindings.hdfs.storage import HdfsChunkStorage
@@ -114,8 +112,6 @@ class BoundHdfsBackend(RequestFaults):
         self.space.datanodes = [_DATANODE]
         self._port = Port(world, self, {})
         self._replaced = Replaced()
-        # What this process has seen of a name node is another run's.
-        self._replaced.replace(held, "_proven", set())
         # A listing asks for every folder.
         self._deadline_s = (4 * world.timeout_ns + 1000 * world.latency_ns) / NS
         self.capabilities = self._storage().capabilities
@@ -162,11 +158,6 @@ class BoundHdfsBackend(RequestFaults):
 
     # Requests
 
-    def _name(self, path: str) -> str:
-        with contextlib.suppress(No):
-            path = self.space.resolve(path)
-        return _name(path)
-
     def ask_namenode(self, method: str, path: str, params: dict[str, str]) -> _Answer:
         """One request to the name node. Raises ``No``, ``_Down``, ``StorageUnavailable`` (no answer)."""
         op = params.get("op", "")
@@ -180,13 +171,13 @@ class BoundHdfsBackend(RequestFaults):
                 return no
 
         changes = op not in _ASKING
-        found = self._port.step(op or "jmx", self._name(path), carry_out, changes=changes, remote=True)
+        found = self._port.step(op or "jmx", _name(path), carry_out, changes=changes, remote=True)
         if isinstance(found, No):
             raise found
         return _Answer(200, found)
 
     def _rename(self, path: str, params: dict[str, str]) -> _Answer:
-        source = self._name(path)
+        source = _name(path)
 
         def carry_out() -> bytes | No | bool:
             try:
@@ -195,7 +186,7 @@ class BoundHdfsBackend(RequestFaults):
                 # As those who look on may see it: the name is taken.
                 return False if no.kind == "FileAlreadyExistsException" else no
 
-        name = self._name(params["destination"])
+        name = _name(params["destination"])
         found = self._port.step("RENAME", name, carry_out, data=self.content(source), remote=True)
         if found is False:
             raise No(403, "FileAlreadyExistsException", f"rename destination {name} already exists")
@@ -219,7 +210,7 @@ class BoundHdfsBackend(RequestFaults):
             except No as no:
                 return no
 
-        name = self._name(path)
+        name = _name(path)
         found: Any
         if params["op"] == "CREATE":
             found = self._port.step("send", name, create, data=data, remote=True)

@@ -17,10 +17,8 @@ from chunkstore_bindings.filesystem import (
     appender,
     atomic,
     chunk_files,
-    copying,
     file_cache,
     folders,
-    held,
     mounts,
     posix,
     storage,
@@ -36,10 +34,10 @@ from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
 __all__ = ["BoundPosixBackend"]
 
 _ROOT: Final = "/simulated"
-_MODULES: Final = (appender, atomic, chunk_files, copying, file_cache, folders, held, mounts, posix, storage, tree)
+_MODULES: Final = (appender, atomic, chunk_files, file_cache, folders, mounts, posix, storage, tree)
 _AHEAD_BYTES: Final = 1 << 12
 """What a log is made longer by: a few records."""
-_CLOSING: Final = (held.Held, file_cache.OpenFile)
+_CLOSING: Final = (folders.Root, file_cache.OpenFile)
 """Classes that keep the system's ``close`` for their end."""
 _OF_STEPS: Final = {"fsync": "sync", "fsync-folder": "sync", "pwrite": "write"}
 """What a step belongs to that a thread of the binding's own makes, or an appender."""

@@ -58,10 +58,10 @@ class Asked:
 
 
 class FakeWebHdfs(NameSpace, Closing):
-    """The servers. ``page``, ``numbers``, ``inodes``: as ``NameSpace`` has them; ``datanodes``: how many."""
+    """The servers. ``page``: as ``NameSpace`` has it; ``datanodes``: how many."""
 
-    def __init__(self, *, page: int = 1000, numbers: bool = True, inodes: bool = True, datanodes: int = 1) -> None:
-        super().__init__(lambda: time.time_ns() // 1_000_000, time.monotonic, page=page, numbers=numbers, inodes=inodes)
+    def __init__(self, *, page: int = 1000, datanodes: int = 1) -> None:
+        super().__init__(lambda: time.time_ns() // 1_000_000, time.monotonic, page=page)
         self.log: list[Asked] = []
         self.faults: list[Fault] = []
         self._servers = [_serve(self, "namenode", "127.0.0.1")]
@@ -195,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         path, params = unquote(parts.path)[len(PREFIX) :] or "/", dict(parse_qsl(parts.query, keep_blank_values=True))
         op = params.get("op", "")
-        asked = Asked(self.where, self.command, op, self._shown(path), self._shown_in(params))
+        asked = Asked(self.where, self.command, op, path, params)
         with self.fake.lock:
             self.fake.log.append(asked)
         fault = self.fake.fault_for(asked)
@@ -222,15 +222,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self._answer(status, body)
-
-    def _shown(self, path: str) -> str:
-        """For the log and the faults: by name, where there is one."""
-        with contextlib.suppress(No):
-            return self.fake.resolve(path)
-        return path
-
-    def _shown_in(self, params: dict[str, str]) -> dict[str, str]:
-        return {key: self._shown(value) if key == "destination" else value for key, value in params.items()}
 
     def _datanode(self, op: str, path: str, params: dict[str, str], fault: Fault | None) -> tuple[int, bytes]:
         if op == "OPEN":

@@ -2,7 +2,7 @@
 
 What is modelled is what the binding depends on, as a real Hadoop 3.3.6 was seen to behave (``tests/hdfs/test_semantics.py``
 asks both the same questions): exclusive but not atomic CREATE (a client that dies leaves a complete, shorter file), leases,
-RENAME with options, CONCAT, paged listing in order of signed bytes, offsets at the end of a file being errors.
+RENAME with options, paged listing in order of signed bytes, offsets at the end of a file being errors.
 ``fake_webhdfs`` serves it to real clients, ``tests.simulator.bound_hdfs`` to simulated ones.
 
 Leaves out: blocks, users, permissions but the owner's write bit.
@@ -14,14 +14,12 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 __all__ = ["PREFIX", "HdfsFile", "NameSpace", "No", "remote_exception"]
 
 PREFIX = "/webhdfs/v1"
-_INODES = "/.reserved/.inodes/"
 _BLOCK_BYTES = 128 << 20
 
 
@@ -59,25 +57,14 @@ def _moved(path: str, source: str, target: str) -> str:
 
 
 class NameSpace:
-    """The tree. ``page``: entries of a listing's page; ``numbers``: False makes it a gateway that gives files none; ``inodes``: whether
-    ``/.reserved/.inodes`` leads anywhere; ``now_ms``, ``monotonic_s``: its clocks; ``datanodes``: their hosts and ports."""
+    """The tree. ``page``: entries of a listing's page; ``now_ms``, ``monotonic_s``: its clocks; ``datanodes``: their hosts and ports."""
 
-    def __init__(
-        self,
-        now_ms: Callable[[], int],
-        monotonic_s: Callable[[], float],
-        *,
-        page: int = 1000,
-        numbers: bool = True,
-        inodes: bool = True,
-    ) -> None:
+    def __init__(self, now_ms: Callable[[], int], monotonic_s: Callable[[], float], *, page: int = 1000) -> None:
         self.lock = threading.RLock()
         self.files: dict[str, HdfsFile] = {}
         self.folders: dict[str, int] = {"/": 16_385}
         """Their numbers."""
         self.page = page
-        self.numbers = numbers
-        self.inodes = inodes
         self.now_ms = now_ms
         self.monotonic_s = monotonic_s
         self.datanodes: list[tuple[str, int]] = []
@@ -94,28 +81,10 @@ class NameSpace:
         if known is None:
             raise No(400, "IllegalArgumentException", f'Invalid value for webhdfs parameter "op": {op}')
         with self.lock:
-            if op not in ("CONCAT", "CREATE"):
-                path = self.resolve(path)
-            if "destination" in params:
-                params = {**params, "destination": self.resolve(params["destination"])}
             answer = known(self, path, params)
         return json.dumps(answer).encode() if answer else b""
 
     # The name space
-
-    def resolve(self, path: str) -> str:
-        """The path that ``path``, which may begin with a number, stands for now."""
-        if not self.inodes or not path.startswith(_INODES):
-            return path
-        number, slash, rest = path[len(_INODES) :].partition("/")
-        with self.lock:
-            for found, known in self.folders.items():
-                if str(known) == number:
-                    return (found + slash + rest).replace("//", "/")
-            for found, file in self.files.items():
-                if str(file.number) == number:
-                    return found + slash + rest
-        raise No(404, "FileNotFoundException", f"File for given inode path does not exist: {path}")
 
     def move(self, source: str, target: str) -> None:
         """Rename a folder, as somebody else would."""
@@ -170,14 +139,14 @@ class NameSpace:
 
     def status(self, path: str, suffix: str = "") -> dict[str, Any]:
         if path in self.folders:
-            number = self.folders[path] if self.numbers else 0
+            number = self.folders[path]
             return {"type": "DIRECTORY", "pathSuffix": suffix, "length": 0, "fileId": number, "permission": "755"}
         file = self.file(path)
         return {
             "type": "FILE",
             "pathSuffix": suffix,
             "length": len(file.data),
-            "fileId": file.number if self.numbers else 0,
+            "fileId": file.number,
             "permission": file.permission,
             "modificationTime": file.modified_ms,
             "blockSize": _BLOCK_BYTES,
@@ -196,7 +165,6 @@ class NameSpace:
     def begin_create(self, path: str, params: dict[str, str]) -> HdfsFile:
         """A data node begins to write a file. Raises ``No``."""
         with self.lock:
-            path = self.resolve(path)
             if path in self.folders:
                 raise No(403, "FileAlreadyExistsException", f"{path} already exists as a directory")
             if any(path[:index] in self.files for index in range(1, len(path)) if path[index] == "/"):
@@ -222,7 +190,6 @@ class NameSpace:
     def read(self, path: str, params: dict[str, str], known_bytes: int | None = None) -> bytes:
         """What a data node gives out; it knows the file's first ``known_bytes``, or all of it. Raises ``No``."""
         with self.lock:
-            path = self.resolve(path)
             file = self.file(path)
             if file.open and file.data:
                 raise No(403, "CannotObtainBlockLengthException", "Cannot obtain block length for LocatedBlock")
@@ -332,23 +299,6 @@ def _set_permission(space: NameSpace, path: str, params: dict[str, str]) -> dict
     return {}
 
 
-def _concat(space: NameSpace, path: str, params: dict[str, str]) -> dict[str, Any]:
-    if path.startswith(_INODES):
-        raise No(403, "IOException", f"Concat operation doesn't support .reserved relative path : {path}")
-    target, sources = space.file(path), params["sources"].split(",")
-    illegal = partial(No, 400, "HadoopIllegalArgumentException")
-    if len(set(sources)) != len(sources):
-        raise illegal("concat: at least two of the source files are the same")
-    for source in sources:
-        file = space.file(source)
-        if source.rpartition("/")[0] != path.rpartition("/")[0]:
-            raise illegal(f"Source file {source} is not in the same directory with the target {path}")
-        if not file.data or file.open:
-            raise illegal(f"concat: source file {source} is invalid or empty or underConstruction")
-    target.data += b"".join(space.files.pop(source).data for source in sources)
-    return {}
-
-
 _NAMENODE: dict[tuple[str, str], Callable[[NameSpace, str, dict[str, str]], dict[str, Any]]] = {
     ("GET", ""): _jmx,
     ("GET", "GETFILESTATUS"): _get_file_status,
@@ -359,7 +309,6 @@ _NAMENODE: dict[tuple[str, str], Callable[[NameSpace, str, dict[str, str]], dict
     ("PUT", "MKDIRS"): _mkdirs,
     ("PUT", "RENAME"): _rename,
     ("PUT", "SETPERMISSION"): _set_permission,
-    ("POST", "CONCAT"): _concat,
     ("DELETE", "DELETE"): _delete,
 }
 

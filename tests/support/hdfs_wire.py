@@ -19,7 +19,7 @@ from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 
 __all__ = ["HdfsWire", "changes", "op_of"]
 
-_NAMENODE = frozenset({"RENAME", "MKDIRS", "DELETE", "TRUNCATE", "CONCAT", "SETPERMISSION"})
+_NAMENODE = frozenset({"RENAME", "MKDIRS", "DELETE", "TRUNCATE", "SETPERMISSION"})
 _DATANODE = frozenset({"CREATE", "APPEND"})
 
 

@@ -24,9 +24,8 @@ from chunkstore_bindings.filesystem.tree import walk_names
 from chunkstore_bindings.hdfs.atomic import AtomicCreates, Temporary
 from chunkstore_bindings.hdfs.errors import DENIED, is_absent, translate
 from chunkstore_bindings.hdfs.files import Files
-from chunkstore_bindings.hdfs.held import HeldFolders
 from chunkstore_bindings.hdfs.names import TEMPORARY_FOLDER
-from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, WebHdfs
+from chunkstore_bindings.hdfs.rest import Lost, Refused, WebHdfs
 from chunkstore_bindings.hdfs.root import TokenFile, parse_root
 
 __all__ = ["HdfsBucket"]
@@ -35,17 +34,12 @@ _DEADLINE_S: Final = 60.0
 _Names = list[str]
 
 
-class _Paths(HeldFolders):
-    """Names are paths as they are, and nothing is held."""
-
-    def path(self, name: str, deadline: Deadline) -> str:
-        return f"{self._root}/{name}"
-
-    def folder(self, name: str) -> str:
-        return f"{self._root}/{name}".rstrip("/") or "/"
-
-
 class _Files(Files):
+    """Keys are paths as they are."""
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
     def fail(self, error: Refused | Lost, name: str, doing: str) -> NoReturn:
         found = translate(error, name, doing)
         if isinstance(error, Refused) and error.kind in DENIED and isinstance(found, StorageUnavailable):
@@ -63,18 +57,15 @@ class HdfsBucket(Bucket):
         self.url = root.url
         token = TokenFile(root.token_file) if root.token_file is not None else None
         self._rest = WebHdfs(root.base_url, user=root.user, token=token, answer_s=_DEADLINE_S / 3)
-        paths = _Paths(self._rest, root.path, guarded=False)
-        self._path = paths.folder
-        self._files = _Files(self._rest, paths)
-        chosen = {"replication": root.replication, "blocksize": root.block_size_bytes}
-        self._parameters = {name: value for name, value in chosen.items() if value is not None}
-        self._atomic = AtomicCreates(self._rest, paths, {})
+        self._files = _Files(self._rest, root.path)
+        self._parameters = root.file_parameters
+        self._atomic = AtomicCreates(self._rest, self._files, {})
 
     def list(self, prefix: str = "", *, after: str | None = None) -> Iterator[ObjectInfo]:
         if utf8_bytes(prefix) < 0 or "\0" in prefix:
             return  # what no key begins with
         with self._translated(prefix, "listing"):
-            self._rest.question("GET", self._path(""), "GETFILESTATUS", _deadline())
+            self._rest.question("GET", self._files.root or "/", "GETFILESTATUS", _deadline())
             infos: dict[str, ObjectInfo] = {}
             for key in walk_names(partial(self._names_in, infos), prefix=prefix, after=after):
                 yield infos.pop(key)
@@ -108,7 +99,7 @@ class HdfsBucket(Bucket):
         if length and offset + length < 1 << 63:
             with self._translated(key, "reading"):
                 try:
-                    with self._rest.open(self._path(key), _deadline(), **span) as stream:
+                    with self._rest.open(self._files.path(key), _deadline(), **span) as stream:
                         data = joined(stream.pieces())
                 except Refused as refused:
                     if is_absent(refused) or offset < self.head(key).length:
@@ -123,7 +114,7 @@ class HdfsBucket(Bucket):
         if metadata:
             raise Unsupported("files of HDFS have no user metadata; write to an s3:// bucket", feature="metadata")
         _check(key)
-        path = f"{self._path(TEMPORARY_FOLDER)}/{runtime.token(12).hex()}"
+        path = f"{self._files.path(TEMPORARY_FOLDER)}/{runtime.token(12).hex()}"
         translated = partial(self._translated, key, "writing")
         length = 0
         try:
@@ -138,9 +129,10 @@ class HdfsBucket(Bucket):
             if status["length"] != length:
                 text = f"writing {key!r}: {status['length']} bytes arrived instead of {length}; retry"
                 raise StorageUnavailable(text, object=key)
-            temporary = Temporary(path, _number(status, "fileId"), Pieces(length, lambda: iter(())), path)
             with translated():
-                self._atomic.place(key, temporary, self._path(key), _deadline(), replace=True)
+                self._atomic.place(
+                    key, Temporary(path, status["fileId"]), self._files.path(key), _deadline(), replace=True
+                )
         except BaseException:
             self._atomic.discard(path)
             raise
@@ -151,7 +143,7 @@ class HdfsBucket(Bucket):
         if self._files.status(key, _deadline()) is None:
             return False
         with self._translated(key, "deleting"):
-            answer = self._rest.command("DELETE", self._path(key), "DELETE", _deadline(), recursive="false")
+            answer = self._rest.command("DELETE", self._files.path(key), "DELETE", _deadline(), recursive="false")
         return bool(answer.get("boolean"))
 
     def close(self) -> None:

@@ -20,10 +20,10 @@ from chunkstore_bindings.bucket.port import Bucket, ObjectHead, ObjectInfo, Unfi
 from chunkstore_bindings.s3.checksums import META_CRC, META_TOKEN, Body, Integrity, new_token, object_headers
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.listing import list_page
-from chunkstore_bindings.s3.multipart import Upload, aborted_on_failure, complete, send_part
+from chunkstore_bindings.s3.multipart import aborted_on_failure, begin, complete, send_part, unfinished
 from chunkstore_bindings.s3.options import PART_BYTES_MIN, parse_root
 from chunkstore_bindings.s3.reading import get_range, head
-from chunkstore_bindings.s3.refusals import Kind, Refusal, nonsense
+from chunkstore_bindings.s3.refusals import Kind, Refusal
 
 __all__ = ["S3Bucket"]
 
@@ -87,10 +87,7 @@ class S3Bucket(Bucket):
         check_key(key)
         client, integrity, token = self._client, self._integrity, new_token()
         headers = self._headers({**(metadata or {}), META_TOKEN: token})
-        if integrity.server_keeps_crc is not False:
-            headers["ChecksumAlgorithm"] = "CRC32C"
-        begin = partial(client.repeat, "create_multipart_upload", Key=self._options.key(key), **headers)
-        upload = Upload(key, str(self._do(key, begin)["UploadId"]), token, exclusive=False)
+        upload = self._do(key, lambda: begin(client, integrity, key, token, headers, exclusive=False))
         sent: list[dict[str, Any]] = []
         length, is_short = 0, False
         with aborted_on_failure(client, upload):
@@ -118,21 +115,9 @@ class S3Bucket(Bucket):
 
     def uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
         root = len(self._options.key(""))
-        place: dict[str, Any] = {"Prefix": self._options.key(prefix)}
-        while True:
-            page = self._do("", partial(self._client.repeat, "list_multipart_uploads", **place))
-            try:
-                for item in page.get("Uploads", ()):
-                    begun_ms = int(item["Initiated"].timestamp() * 1000)
-                    yield UnfinishedUpload(item["Key"][root:], item["UploadId"], begun_ms)
-                if not page["IsTruncated"]:
-                    return
-                before = place
-                place = place | {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
-            except KeyError as missing:
-                raise nonsense(f"a list of uploads without {missing}").error("") from missing
-            if place == before:
-                raise nonsense("a list of uploads that does not continue").error("")
+        found = unfinished(self._client, prefix)
+        while (item := self._do("", lambda: next(found, None))) is not None:
+            yield UnfinishedUpload(item.key[root:], item.id, item.started_ms)
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         check_key(key)

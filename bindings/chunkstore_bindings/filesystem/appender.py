@@ -1,6 +1,6 @@
 """Appending to one file, and looking at two names, by descriptors that are held: one system call each.
 
-Promises: as ``LogAppender``. ``absent`` is looked for in the directory that is held, ``present`` by its path, as ``exists`` and
+Promises: as ``LogAppender``. ``absent`` is looked for in the first folder that was opened, ``present`` by its path, as ``exists`` and
 ``identity`` do it. The file is longer than what was written, until ``close``: zeros follow, which take no space. After a sync that
 finds another size, the file system writes its own journal, too.
 Leaves out: file systems that other machines change, too (there the storage's own calls are made).
@@ -15,8 +15,7 @@ from chunkstore.errors import Closed, InvalidOffset
 from chunkstore.records.chunks import LogAppender
 from chunkstore_bindings.filesystem import posix
 from chunkstore_bindings.filesystem.file_cache import OpenFile
-from chunkstore_bindings.filesystem.folders import Folders
-from chunkstore_bindings.filesystem.held import Held
+from chunkstore_bindings.filesystem.folders import Folders, Root
 
 __all__ = ["FileAppender"]
 
@@ -33,16 +32,18 @@ class FileAppender(LogAppender):
         self._name = name
         self._file: OpenFile | None = file
         self._failed = failed
-        self._held = folders.held
-        self._folder: Held | None
-        self._folder, self._rest = folders.place(absent)
-        self._path = f"{folders.held.path}/{present}"
+        self._folders = folders
+        folders.check(absent)
+        first, slash, rest = absent.partition("/")
+        self._folder: Root | None = Root(folders.open_folder(first if slash else ""))
+        self._rest = rest if slash else first
+        self._path = f"{folders.path}/{present}"
         self._seen = tuple(map(int, identity.split()))
         self._end = self._size = os.fstat(file.fd).st_size
 
     def write_durable(self, offset: int, data: bytes) -> None:
         file = self._file
-        if file is None or self._held.closed:
+        if file is None or self._folders.closed:
             raise Closed("this log, or its chunk storage")
         with file.lock:
             if self._failed and self._name in self._failed:
@@ -68,7 +69,7 @@ class FileAppender(LogAppender):
 
     def look(self) -> bool:
         folder = self._folder
-        if folder is None or self._held.closed:
+        if folder is None or self._folders.closed:
             return False
         try:
             os.stat(self._rest, dir_fd=folder.fd, follow_symlinks=False)

@@ -18,36 +18,19 @@ from chunkstore.checksum import BytesLike
 from chunkstore.errors import InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore_bindings.filesystem import posix
 from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER, Folders
-from chunkstore_bindings.filesystem.held import Held
 
-__all__ = ["AtomicFiles", "remove_quietly"]
+__all__ = ["AtomicFiles"]
 
 _STALE_MS = 24 * 3600 * 1000
 _SWEEP_ENTRIES_MAX = 10_000
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
 
-def remove_quietly(held: Held, rest: str) -> None:
-    """Remove an unreferenced file in a directory; what cannot be removed costs space and nothing else."""
-    with contextlib.suppress(OSError):
-        os.unlink(rest, dir_fd=held.fd)
-
-
 class AtomicFiles:
-    """Atomic creation under the root of ``folders``. ``open_fd(held, rest, flags)`` opens a file as the storage does."""
+    """Atomic creation in ``folders``. ``medium``: the file system's type."""
 
-    def __init__(
-        self,
-        folders: Folders,
-        open_fd: Callable[[Held, str, int], int],
-        make_room: Callable[[], None],
-        *,
-        medium: str,
-    ) -> None:
-        self._root = folders.held.path
+    def __init__(self, folders: Folders, *, medium: str) -> None:
         self._folders = folders
-        self._open_fd = open_fd
-        self._make_room = make_room
         self._medium = medium
         self._swept = False
 
@@ -57,12 +40,12 @@ class AtomicFiles:
         folder = name.rpartition("/")[0]
         self._folders.check(name)
         self._folders.make(folder)
-        root, temporary, fd = self._write_temporary(name, fill)
+        temporary, fd = self._write_temporary(name, fill)
         try:
-            created = self._link(name, root, temporary, fd)
+            created = self._link(name, temporary, fd)
         finally:
             os.close(fd)
-            remove_quietly(root, temporary)
+            self._folders.remove_quietly(temporary)
         if not created and self._folders.kind_of(name) == "folder":
             raise InvalidArgument(f"{name!r} is a folder here, so it cannot be a chunk", argument="name")
         self._folders.sync([folder])
@@ -73,18 +56,18 @@ class AtomicFiles:
         folder = name.rpartition("/")[0]
         self._folders.check(name)
         self._folders.make(folder)
-        root, temporary, fd = self._write_temporary(name, lambda file: posix.write_all(file, data, 0))
+        temporary, fd = self._write_temporary(name, lambda file: posix.write_all(file, data, 0))
         os.close(fd)
         try:
-            held, rest = self._folders.directory(name)
-            replace = partial(os.replace, temporary, rest, src_dir_fd=root.fd, dst_dir_fd=held.fd)
+            root = self._folders.root()
+            replace = partial(os.replace, temporary, name, src_dir_fd=root.fd, dst_dir_fd=root.fd)
             try:
                 replace()
             except FileNotFoundError:
                 self._folders.make_again(folder)
                 replace()
         except OSError as error:
-            remove_quietly(root, temporary)
+            self._folders.remove_quietly(temporary)
             if self._folders.kind_of(name) == "folder":
                 raise InvalidArgument(f"{name!r} is a folder here, so it cannot be a chunk", argument="name") from error
             if error.errno == errno.ENOENT:
@@ -93,14 +76,14 @@ class AtomicFiles:
         self._folders.sync([folder])
 
     def _vanished(self, name: str) -> StorageUnavailable:
-        if self._folders.held.is_lost(name):
-            return self._folders.held.lost(name)
+        if self._folders.is_lost(name):
+            return self._folders.lost(name)
         return StorageUnavailable(f"the folder of {name!r} or the temporary vanished; retry", object=name)
 
-    def _link(self, name: str, root: Held, temporary: str, fd: int) -> bool:
+    def _link(self, name: str, temporary: str, fd: int) -> bool:
         try:
-            held, rest = self._folders.directory(name)
-            link = partial(os.link, temporary, rest, src_dir_fd=root.fd, dst_dir_fd=held.fd)
+            root = self._folders.root()
+            link = partial(os.link, temporary, name, src_dir_fd=root.fd, dst_dir_fd=root.fd)
             try:
                 link()
             except FileNotFoundError:
@@ -116,39 +99,40 @@ class AtomicFiles:
                 raise self._vanished(name) from error
             if error.errno in _NO_LINKS:
                 raise Unsupported(
-                    f"{self._root} ({self._medium}): hard links do not work here ({error.strerror}), so {name!r} cannot "
+                    f"{self._folders.path} ({self._medium}): hard links do not work here ({error.strerror}), so {name!r} cannot "
                     "be created atomically; use one file system with link(2) for the whole root",
                     feature="create_if_absent",
                 ) from error
-            raise posix.refused(error, name, "linking", self._root) from error
+            raise posix.refused(error, name, "linking", self._folders.path) from error
         return True
 
-    def _write_temporary(self, name: str, fill: Callable[[int], object]) -> tuple[Held, str, int]:
-        """A synced temporary that ``fill`` has written, still open: the root, its path there, and its descriptor."""
+    def _write_temporary(self, name: str, fill: Callable[[int], object]) -> tuple[str, int]:
+        """A synced temporary that ``fill`` has written, still open: its path, and its descriptor."""
         self._sweep()
-        root = self._folders.held.root()
         temporary = f"{TEMPORARY_FOLDER}/{runtime.token(12).hex()}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
             try:
-                fd = self._open_fd(root, temporary, flags)
+                fd = self._folders.open_file(temporary, flags)
             except FileNotFoundError:
                 self._folders.make_again(TEMPORARY_FOLDER)
-                fd = self._open_fd(root, temporary, flags)
+                fd = self._folders.open_file(temporary, flags)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                raise StorageUnavailable(f"{self._root}/{TEMPORARY_FOLDER} vanished; retry", object=name) from error
-            raise posix.refused(error, name, "writing", self._root) from error
+                raise StorageUnavailable(
+                    f"{self._folders.path}/{TEMPORARY_FOLDER} vanished; retry", object=name
+                ) from error
+            raise posix.refused(error, name, "writing", self._folders.path) from error
         try:
             fill(fd)
             posix.sync_all(fd)
         except BaseException as error:
             os.close(fd)
-            remove_quietly(root, temporary)
+            self._folders.remove_quietly(temporary)
             if isinstance(error, OSError):
-                raise posix.refused(error, name, "writing", self._root) from error
+                raise posix.refused(error, name, "writing", self._folders.path) from error
             raise
-        return root, temporary, fd
+        return temporary, fd
 
     def _sweep(self) -> None:
         """Make the folder of temporaries, and once remove what crashes left there more than a day ago.
@@ -162,12 +146,11 @@ class AtomicFiles:
         limit_ms = runtime.now_ms() - _STALE_MS
         # Another process may sweep at the same time, or own what is there.
         with contextlib.suppress(OSError):
-            root = self._folders.held.root()
-            fd = posix.open_directory(TEMPORARY_FOLDER, self._make_room, root.fd)
+            fd = self._folders.open_folder(TEMPORARY_FOLDER)
             try:
                 with os.scandir(fd) as entries:
                     for _, entry in zip(range(_SWEEP_ENTRIES_MAX), entries, strict=False):
                         if runtime.label_ms(entry.stat(follow_symlinks=False).st_mtime_ns) < limit_ms:
-                            remove_quietly(root, f"{TEMPORARY_FOLDER}/{entry.name}")
+                            self._folders.remove_quietly(f"{TEMPORARY_FOLDER}/{entry.name}")
             finally:
                 os.close(fd)

@@ -4,7 +4,7 @@ Promises: regular files only, never through a symbolic link, never blocking on a
 file that has the name, as far as this machine can tell: small files (they may be hints, which ``put`` replaces) are
 checked at each use, others where a read meets their end, is long, or asks for the name (``look_anew``); and where other machines
 may write unseen, small files are opened anew each time.
-Leaves out: reading and writing.
+Leaves out: reading and writing, but for what is copied.
 """
 
 from __future__ import annotations
@@ -12,40 +12,34 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 
 from chunkstore.errors import ChunkNotFound, InvalidArgument
+from chunkstore.storage import BaseChunkStorage, ChunkRange
 from chunkstore_bindings.filesystem import posix
 from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
 from chunkstore_bindings.filesystem.folders import Folders
-from chunkstore_bindings.filesystem.held import Held
 
 __all__ = ["ChunkFiles"]
 
 _HINT_BYTES_MAX = 64 << 10
 """Files up to this size may be hints that another process replaces (``put``), so an open file is not trusted blindly."""
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class ChunkFiles:
-    """The open files of one storage, kept in ``cache``. ``coherent``: what another process does to a name shows here at once.
+    """The open files of one storage, kept in ``cache``. ``coherent``: what another process does to a name shows here at once."""
 
-    ``make_room`` is called when no descriptor is left: see ``posix.with_room``.
-    """
-
-    def __init__(self, folders: Folders, cache: FileCache, make_room: Callable[[], None], *, coherent: bool) -> None:
+    def __init__(self, folders: Folders, cache: FileCache, *, coherent: bool) -> None:
         self._folders = folders
-        self._make_room = make_room
         self._coherent = coherent
         self.cache = cache
         self.open = cache.files
 
-    def open_fd(self, held: Held, rest: str, flags: int) -> int:
-        """A new descriptor; out of descriptors, what is idle gives way. Raises ``OSError``."""
-        mode = self._folders.file_mode
-        return posix.with_room(partial(os.open, rest, flags | _FLAGS, mode, dir_fd=held.fd), self._make_room)
+    def open_new(self, name: str, flags: int) -> int:
+        """A new descriptor of chunk ``name``. Raises as ``Folders.place``."""
+        self._folders.place(name)
+        return self._folders.open_file(name, flags)
 
     def readable(self, name: str) -> OpenFile:
         """The file of ``name``. Raises ``ChunkNotFound`` and what opening raises."""
@@ -86,7 +80,7 @@ class ChunkFiles:
         if not _O_DIRECT:
             return None
         try:
-            fd = self.open_fd(*self._folders.place(name), os.O_RDONLY | _O_DIRECT)
+            fd = self.open_new(name, os.O_RDONLY | _O_DIRECT)
             try:
                 return posix.read_span_direct(fd, offset, min(offset + length, os.fstat(fd).st_size))
             finally:
@@ -98,7 +92,7 @@ class ChunkFiles:
 
     def harden(self, name: str, failed: set[str]) -> None:
         """Sync what is visible of a regular file; its name joins ``failed`` where that fails. Raises ``OSError``."""
-        fd = self.open_fd(*self._folders.place(name), os.O_RDONLY)
+        fd = self.open_new(name, os.O_RDONLY)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise ChunkNotFound(name)
@@ -110,11 +104,37 @@ class ChunkFiles:
         finally:
             os.close(fd)
 
+    def copy(self, ranges: Sequence[ChunkRange], target: int, target_offset: int) -> int:
+        """Copy ranges of chunks to an open file, one after the other, from ``target_offset`` on; the bytes that went through this process.
+
+        Raises ``ChunkNotFound``, ``InvalidArgument`` (a range beyond its chunk's end), what opening raises, and ``OSError`` of the
+        copying itself; a part may be copied then.
+        """
+        carried_bytes = 0
+        for item in ranges:
+            # Opened anew: thousands of sources would drive what is read out of the cache, and on a network only opening asks for the
+            # length of now.
+            try:
+                source = self.open_new(item.name, os.O_RDONLY)
+            except OSError as error:
+                raise self._folders.translate(error, item.name, "opening") from error
+            try:
+                info = os.fstat(source)
+                if not stat.S_ISREG(info.st_mode):
+                    raise ChunkNotFound(item.name)
+                BaseChunkStorage.check_covered(item, info.st_size)
+                done, carried = posix.copy_range(source, item.offset, target, target_offset, item.length)
+            finally:
+                os.close(source)
+            BaseChunkStorage.check_covered(item, item.offset + done)
+            target_offset += done
+            carried_bytes += carried
+        return carried_bytes
+
     def _open_file(self, name: str, *, writable: bool) -> OpenFile:
         while True:
             try:
-                held, rest = self._folders.place(name)
-                fd = self.open_fd(held, rest, os.O_RDWR if writable else os.O_RDONLY)
+                fd = self.open_new(name, os.O_RDWR if writable else os.O_RDONLY)
             except OSError as error:
                 raise self._folders.translate(error, name, "opening") from error
             file = OpenFile(fd, writable=writable, recheck=False)

@@ -1,104 +1,118 @@
-"""The folders under a root: where a name is, made durable once, and never a symbolic link.
+"""The root of a storage, held open, and the folders under it: made durable once, and never a symbolic link.
+
+A path leads to whatever is there at the moment; a descriptor stays with the directory that was opened. So a root that is renamed,
+unmounted or replaced under its owner is never mixed up with what is in its place: the owner goes on in the tree that it knows, where
+a successor's claim is seen, or meets an error.
 
 Promises: after ``make(folder)`` the folder exists and its name, and the names of all its parents up to the root, survive
 a power cut; each folder costs that once. The root and the first folder of a name are made only if this object has never
-held them. ``verify(folder)`` refuses a folder that is a symbolic link, or is reached through one.
+seen them. ``verify(folder)`` refuses a folder that is a symbolic link, or is reached through one.
 Leaves out: removing folders.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
+from chunkstore import runtime
 from chunkstore.errors import (
     ChunkNotFound,
     ChunkstoreError,
+    Closed,
     InvalidArgument,
     StorageFull,
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.runtime import Pool
 from chunkstore_bindings.filesystem import posix
-from chunkstore_bindings.filesystem.held import Held, HeldFolders
 
-__all__ = ["TEMPORARY_FOLDER", "Folders", "kind_of"]
+__all__ = ["TEMPORARY_FOLDER", "Folders", "Root"]
 
 TEMPORARY_FOLDER = ".chunkstore-tmp"
 """Directly under the root; no chunk's name may begin with it, and it is never listed."""
 
 _KNOWN_MAX = 1 << 17
 """Folders remembered; beyond it the memory starts anew (each folder is then synced once more)."""
+# To look up names in it, a directory need not be readable.
+_ROOT_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-def kind_of(held: Held, rest: str) -> Literal["chunk", "folder", "link", "other", "absent"]:
-    """What is at ``rest`` in a directory itself; "absent" also when it cannot be looked at."""
-    try:
-        mode = os.stat(rest, dir_fd=held.fd, follow_symlinks=False).st_mode
-    except OSError:
-        return "absent"
-    if stat.S_ISREG(mode):
-        return "chunk"
-    if stat.S_ISDIR(mode):
-        return "folder"
-    return "link" if stat.S_ISLNK(mode) else "other"
+class Root:
+    """The open root. Its descriptor is closed when the last user lets go of it, so a call in progress never loses it."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        with contextlib.suppress(OSError):
+            close(self.fd)
 
 
 class Folders:
-    """The folders of ``held``, named relative to its root; "" is the root itself. Safe with threads.
+    """The folders under ``path`` (absolute and real), named relative to it; "" is the root itself, which is held from now on if it exists.
+    Safe with threads.
 
     ``make_room`` is called when no descriptor is left to open a folder with: see ``posix.with_room``.
     """
 
-    def __init__(self, held: HeldFolders, pool: Pool, make_room: Callable[[], None], *, make_root: bool) -> None:
-        self.held = held
-        self._root = held.path
-        self._open = held.folders
+    def __init__(self, path: str, pool: runtime.Pool, make_room: Callable[[], None], *, make_root: bool) -> None:
+        self.path = path
+        self.closed = False
         self._pool = pool
         self._make_room = make_room
         self._make_root = make_root
+        self._lock = runtime.lock()
+        self._root: Root | None = None
         self._verified: set[str] = {""}
         self._durable: set[str] = set()
-        self._folder_mode, self.file_mode = 0o777, 0o666
+        self._folder_mode, self._file_mode = 0o777, 0o666
+        with contextlib.suppress(OSError):
+            self.root()
 
     def keep_private(self) -> None:
         """What is made from now on may be read by its owner alone."""
-        self._folder_mode, self.file_mode = 0o700, 0o600
+        self._folder_mode, self._file_mode = 0o700, 0o600
 
-    def place(self, name: str) -> tuple[Held, str]:
-        """The directory to look for chunk ``name`` in, and its path there, on which no folder is a symbolic link.
+    def close(self) -> None:
+        """Let go of the root."""
+        with self._lock:
+            self.closed = True
+            self._root = None
 
-        Open the last part with O_NOFOLLOW. Raises as ``check``, and ``OSError`` where there is no such directory.
+    # Names
+
+    def root(self) -> Root:
+        """The root. Raises ``OSError`` as long as it cannot be opened."""
+        if self._root is not None:
+            return self._root
+        if self.closed:
+            raise Closed("this chunk storage")
+        found = Root(posix.with_room(partial(os.open, self.path, _ROOT_FLAGS), self._make_room))
+        with self._lock:
+            if self._root is None:
+                self._root = found
+            return self._root
+
+    def place(self, name: str) -> Root:
+        """The root, to look up chunk ``name`` in, on whose way no folder is a symbolic link.
+
+        Open it with ``open_file``. Raises as ``check``, and ``OSError`` where there is no root.
         """
-        folder, _, _ = name.rpartition("/")
-        if folder in self._verified and name.isascii():
-            first, _, rest = name.partition("/")
-            held = self._open.get(first)
-            if held is not None and held.written:
-                return held, rest
-        self.check(name)
-        return self.directory(name)
-
-    def directory(self, name: str) -> tuple[Held, str]:
-        """The directory to look for a chunk or a folder of this name in, and its path there. Raises ``OSError`` where there is none."""
-        first, slash, rest = name.partition("/")
-        return (self.held.folder(first), rest) if slash else (self.held.root(), first)
-
-    def inside(self, folder: str) -> tuple[Held, str]:
-        """As ``directory``, to open ``folder`` itself: the first folder of a name is the one that is held, whatever it is called now."""
-        if not folder:
-            return self.held.root(), "."
-        return self.directory(folder if folder == TEMPORARY_FOLDER else f"{folder}/.")
+        if name.rpartition("/")[0] not in self._verified or not name.isascii() or name.startswith(TEMPORARY_FOLDER):
+            self.check(name)
+        return self.root()
 
     def check(self, name: str) -> None:
         """Raise ``InvalidArgument`` for a name that cannot be a file's, ``Unsupported`` for a link on the way."""
-        if name.startswith(TEMPORARY_FOLDER) and name.partition("/")[0] == TEMPORARY_FOLDER:
+        if name.partition("/")[0] == TEMPORARY_FOLDER:
             raise InvalidArgument(f"{TEMPORARY_FOLDER!r} holds temporaries; choose another name", argument="name")
         if not name.isascii():
             try:
@@ -107,17 +121,59 @@ class Folders:
                 raise InvalidArgument(f"chunk name {name!r} is not valid UTF-8", argument="name") from None
         self.verify(name.rpartition("/")[0])
 
-    def kind_of(self, name: str) -> Literal["chunk", "folder", "link", "other", "absent"]:
-        """What has this name."""
+    def open_file(self, path: str, flags: int) -> int:
+        """A new descriptor of a file under the root; out of descriptors, what is idle gives way. Raises ``OSError``."""
+        root = self.root()
+        opening = partial(os.open, path, flags | _FILE_FLAGS, self._file_mode, dir_fd=root.fd)
+        return posix.with_room(opening, self._make_room)
+
+    def open_folder(self, folder: str) -> int:
+        """A descriptor to read the names in a folder by, or to sync them. Raises ``OSError``."""
+        root = self.root()
+        return posix.open_directory(folder or ".", self._make_room, root.fd)
+
+    def kind_of(self, path: str) -> Literal["chunk", "folder", "link", "other", "absent"]:
+        """What is at ``path`` itself; "absent" also when it cannot be looked at."""
         try:
-            return kind_of(*self.directory(name))
+            root = self.root()
+            mode = os.stat(path, dir_fd=root.fd, follow_symlinks=False).st_mode
         except OSError:
             return "absent"
+        if stat.S_ISREG(mode):
+            return "chunk"
+        if stat.S_ISDIR(mode):
+            return "folder"
+        return "link" if stat.S_ISLNK(mode) else "other"
+
+    def remove_quietly(self, path: str) -> None:
+        """Remove an unreferenced file; what cannot be removed costs space and nothing else."""
+        with contextlib.suppress(OSError):
+            root = self.root()
+            os.unlink(path, dir_fd=root.fd)
+
+    def is_lost(self, name: str) -> bool:
+        """Whether the root, or the first folder of ``name``, was there and has been removed."""
+        root = self._root
+        try:
+            if root is not None and os.fstat(root.fd).st_nlink == 0:
+                return True
+        except OSError:
+            return True
+        first, slash, _ = name.partition("/")
+        return bool(slash) and first in self._verified and self.kind_of(first) == "absent"
+
+    def lost(self, name: str) -> StorageUnavailable:
+        """What is said of a name whose directory is not the one any more that was opened."""
+        return StorageUnavailable(
+            f"{name!r}: the root {self.path} or the folder {name.partition('/')[0]!r} in it was moved, unmounted, "
+            "replaced or removed while it was in use. Nothing is created; check the root, and open it again",
+            object=name,
+        )
 
     def translate(self, error: OSError, name: str, doing: str) -> ChunkstoreError:
-        """As ``posix.translate``; what is not there because its directory was deleted is not called absent."""
+        """As ``posix.translate``; what is not there because its directory was removed is not called absent."""
         found = posix.translate(error, name, doing)
-        return self.held.lost(name) if isinstance(found, ChunkNotFound) and self.held.is_lost(name) else found
+        return self.lost(name) if isinstance(found, ChunkNotFound) and self.is_lost(name) else found
 
     def verify(self, folder: str) -> None:
         """Raise ``Unsupported`` if a part of ``folder`` is a symbolic link. A folder that does not exist passes."""
@@ -134,6 +190,8 @@ class Folders:
             if kind != "folder":
                 return
             self._remember(self._verified, part)
+
+    # Making
 
     def make(self, folder: str) -> None:
         """Make ``folder`` and its parents where they are missing, and make their names durable.
@@ -165,39 +223,37 @@ class Folders:
 
     def sync(self, folders: Sequence[str]) -> None:
         """Make the names in ``folders`` durable, several at once. Raises ``StorageUnavailable``: they may be or not."""
-        calls = [partial(self._sync_one, folder) for folder in folders]
         try:
-            if len(calls) == 1:
-                calls[0]()
-            else:
-                self._pool.run_all(calls)
+            self._pool.run_all([partial(self._sync_one, folder) for folder in folders])
         except OSError as error:
             raise StorageUnavailable(
-                f"syncing {list(folders)} under {self._root}: {error.strerror}; whether new names there are durable is unknown",
+                f"syncing {list(folders)} under {self.path}: {error.strerror}; whether new names there are durable is unknown",
                 object=folders[0],
             ) from error
 
     def _sync_one(self, folder: str) -> None:
-        held, rest = self.inside(folder)
-        posix.sync_directory(rest, self._make_room, held.fd)
+        root = self.root()
+        posix.sync_directory(folder or ".", self._make_room, root.fd)
 
     def _make_one(self, folder: str, parent: str) -> None:
-        is_first = not parent and folder != TEMPORARY_FOLDER
+        was_seen = not parent and folder != TEMPORARY_FOLDER and folder in self._verified
         try:
-            try:
-                if not (is_first and self.held.was_held(folder)):
-                    held, rest = self.directory(folder)
-                    os.mkdir(rest, self._folder_mode, dir_fd=held.fd)
-            except FileExistsError:
-                kind = self.kind_of(folder)
-                if kind == "link":
-                    self._refuse_link(folder)
-                if kind not in ("folder", "absent"):
-                    raise InvalidArgument(
-                        f"{folder!r} is a chunk here, so it cannot be a folder", argument="name"
-                    ) from None
-            if is_first:
-                self.held.keep(folder)
+            if was_seen and self.is_lost(f"{folder}/"):
+                raise self.lost(folder)
+            if not was_seen:
+                root = self.root()
+                os.mkdir(folder, self._folder_mode, dir_fd=root.fd)
+        except FileExistsError:
+            kind = self.kind_of(folder)
+            if kind == "link":
+                self._refuse_link(folder)
+            if kind not in ("folder", "absent"):
+                raise InvalidArgument(
+                    f"{folder!r} is a chunk here, so it cannot be a folder", argument="name"
+                ) from None
+        except OSError as error:
+            raise self._translated(error, folder) from error
+        try:
             self._sync_one(parent)
         except OSError as error:
             raise self._translated(error, folder) from error
@@ -206,39 +262,38 @@ class Folders:
 
     def _prepare_root(self) -> None:
         try:
-            made = not self.held.is_open and self._make_missing()
-            root = self.held.root()
+            made = self._root is None and self._make_missing()
+            root = self.root()
             if not made:
                 # A root in a folder we may not read was made by another user, who must make it durable.
                 with contextlib.suppress(PermissionError):
                     posix.sync_directory("..", self._make_room, root.fd)
         except OSError as error:
-            raise self._translated(error, self._root) from error
+            raise self._translated(error, self.path) from error
         self._durable.add("")
 
     def _make_missing(self) -> bool:
         """Make the root where it is missing, never its parents: a misspelt path makes nothing. Whether it was missing."""
-        if os.path.isdir(self._root) or not self._make_root:
+        if os.path.isdir(self.path) or not self._make_root:
             return False
-        posix.require_parent(self._root)
+        posix.require_parent(self.path)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self._root, self._folder_mode)
-        posix.sync_directory(os.path.dirname(self._root), self._make_room)
+            os.mkdir(self.path, self._folder_mode)
+        posix.sync_directory(os.path.dirname(self.path), self._make_room)
         return True
 
     def _translated(self, error: OSError, folder: str) -> InvalidArgument | StorageFull | StorageUnavailable:
-        found = posix.refused(error, folder, "making folder", self._root)
+        found = posix.refused(error, folder, "making folder", self.path)
         if isinstance(found, (InvalidArgument, StorageFull, StorageUnavailable)):
             return found
-        vanished = "/" not in folder and self.held.was_held(folder)
-        if error.errno == errno.ENOENT and (vanished or self.held.is_lost(folder)):
-            return self.held.lost(folder)
+        if self.is_lost(folder):
+            return self.lost(folder)
         return StorageUnavailable(f"making folder {folder!r}: {error.strerror}; check the root", object=folder)
 
     def _refuse_link(self, folder: str) -> None:
-        target = os.path.realpath(f"{self._root}/{folder}")
+        target = os.path.realpath(f"{self.path}/{folder}")
         raise Unsupported(
-            f"folder {folder!r} under {self._root} is a symbolic link to {target}; chunks are kept inside the root only: "
+            f"folder {folder!r} under {self.path} is a symbolic link to {target}; chunks are kept inside the root only: "
             "use the target as a root of its own, or mount it here",
             feature="symlink",
         )

@@ -8,10 +8,10 @@ Promises
 * ``sync`` makes content and name durable. When it fails, the chunk is in doubt for ever: later ``write`` and ``sync`` of
   that name raise ``StorageUnavailable`` at once, because a second sync of lost pages would report success.
 * No name reaches outside the root, no symbolic link below it is followed. (A guard against mishaps, not against who can write there.)
-* Names are resolved in the directories that were opened: the root, and the first folder of a name (``held``). What is renamed, unmounted
-  or replaced meanwhile is never mixed up with what takes its place: all goes on in the tree that was opened, or fails with
-  ``StorageUnavailable`` once that is deleted. Nothing at or above the first folder is made twice. Open anew to serve a new place.
-* File handles are bounded by ``open_files_max``, one for each first folder that was written to, 65 more, and the calls in progress.
+* Names are resolved in the root that was opened (``folders``). A root that is renamed, unmounted or replaced meanwhile is never mixed up
+  with what takes its place: all goes on in the tree that was opened, or fails with ``StorageUnavailable`` once that is deleted.
+  Nothing at or above the first folder of a name is made twice. Open anew to serve a new place.
+* File handles are bounded by ``open_files_max``, one more, and the calls in progress.
 
 Chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries in ``<root>/.chunkstore-tmp`` are never listed. A name cannot be a chunk and a
 folder at once. Empty folders stay. Readers are not told that the tree they read was moved (``identity`` tells). A chunk that *another
@@ -34,12 +34,10 @@ from chunkstore.records.chunks import LogAppender
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkRange, Composed, ConcatArgument, ListPage
 from chunkstore_bindings.filesystem import mounts, posix
 from chunkstore_bindings.filesystem.appender import FileAppender
-from chunkstore_bindings.filesystem.atomic import AtomicFiles, remove_quietly
+from chunkstore_bindings.filesystem.atomic import AtomicFiles
 from chunkstore_bindings.filesystem.chunk_files import ChunkFiles
-from chunkstore_bindings.filesystem.copying import Copier
 from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
-from chunkstore_bindings.filesystem.folders import Folders, kind_of
-from chunkstore_bindings.filesystem.held import HeldFolders
+from chunkstore_bindings.filesystem.folders import Folders
 from chunkstore_bindings.filesystem.tree import names_in, walk_names
 
 __all__ = ["SYNC_WORKERS", "FilesystemChunkStorage"]
@@ -48,7 +46,6 @@ SYNC_WORKERS = 32
 """Files synced at the same time; a disk takes that many in about the time of one."""
 _DIRECT_READ_BYTES = 1 << 20
 """Longer reads ask for the file's size first, so that a wild length costs no memory."""
-_IDENTITIES_MAX = 1 << 10
 
 
 class FilesystemChunkStorage(BaseChunkStorage):
@@ -97,13 +94,10 @@ class FilesystemChunkStorage(BaseChunkStorage):
         )
         self._pool = runtime.pool("chunkstore-sync", SYNC_WORKERS)
         self._cache = FileCache(open_files_max, self._sync_victim)
-        held = HeldFolders(self._root, self._cache.shrink)
-        self._folders = Folders(held, self._pool, self._make_room, make_root=create_root)
-        self._files = ChunkFiles(self._folders, self._cache, self._make_room, coherent=local)
+        self._folders = Folders(self._root, self._pool, self._cache.shrink, make_root=create_root)
+        self._files = ChunkFiles(self._folders, self._cache, coherent=local)
         self._open = self._files.open
-        self._copier = Copier(self._folders, self._files)
-        self._atomic = AtomicFiles(self._folders, self._files.open_fd, self._make_room, medium=kind)
-        self._identities: dict[str, tuple[tuple[int, int, int], bytes]] = {}
+        self._atomic = AtomicFiles(self._folders, medium=kind)
         # Names created here whose directory entry has not been synced yet, and names whose sync has failed.
         self._unsynced: set[str] = set()
         self._failed: set[str] = set()
@@ -128,8 +122,8 @@ class FilesystemChunkStorage(BaseChunkStorage):
     def _look(self, name: str) -> os.stat_result | None:
         """Fresh attributes of a chunk; None if there is none (also where the name is a folder)."""
         try:
-            held, rest = self._folders.place(name)
-            info = os.stat(rest, dir_fd=held.fd, follow_symlinks=False)
+            root = self._folders.place(name)
+            info = os.stat(name, dir_fd=root.fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -142,7 +136,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
 
     def _must_look(self, name: str) -> os.stat_result:
         if (info := self._look(name)) is None:
-            raise self._folders.held.lost(name) if self._folders.held.is_lost(name) else ChunkNotFound(name)
+            raise self._folders.lost(name) if self._folders.is_lost(name) else ChunkNotFound(name)
         return info
 
     def do_exists(self, name: str) -> bool:
@@ -156,24 +150,15 @@ class FilesystemChunkStorage(BaseChunkStorage):
         """Of the chunk in the tree that was opened, and only if the path leads there, too: a caller that opens the root now, or
         opened it a moment ago, found the same tree. (A copy that consists of hard links counts as the same.)"""
         try:
-            seen: tuple[int, int, int] | None = posix.identity_of(
-                os.stat(f"{self._root}/{name}", follow_symlinks=False)
-            )
+            seen = posix.identity_of(os.stat(f"{self._root}/{name}", follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
-            seen = None
+            raise ChunkNotFound(name) from None
         except OSError as error:
             raise posix.translate(error, name, "looking for") from error
-        # What was found in our tree once needs one look only: its name and number lead to nothing else.
-        known = self._identities.get(name)
-        if known is None or known[0] != seen:
-            self._identities.pop(name, None)
-            info = self._look(name)
-            if seen is None or info is None or posix.identity_of(info) != seen:
-                raise ChunkNotFound(name)
-            if len(self._identities) >= _IDENTITIES_MAX:
-                self._identities.clear()
-            self._identities[name] = known = seen, b"%d %d %d" % seen
-        return known[1]
+        info = self._look(name)
+        if info is None or posix.identity_of(info) != seen:
+            raise ChunkNotFound(name)
+        return b"%d %d %d" % seen
 
     def do_open(self, name: str) -> bool:
         self._files.look_anew(name)
@@ -262,15 +247,14 @@ class FilesystemChunkStorage(BaseChunkStorage):
         self._folders.make(name.rpartition("/")[0])
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
-            held, rest = self._folders.directory(name)
             try:
-                fd = self._files.open_fd(held, rest, flags)
+                fd = self._folders.open_file(name, flags)
             except FileNotFoundError:
                 self._folders.make_again(name.rpartition("/")[0])
-                fd = self._files.open_fd(held, rest, flags)
+                fd = self._folders.open_file(name, flags)
         except OSError as error:
             if error.errno == errno.EEXIST:
-                if kind_of(held, rest) == "folder":
+                if self._folders.kind_of(name) == "folder":
                     raise InvalidArgument(
                         f"{name!r} is a folder here, so it cannot be a chunk", argument="name"
                     ) from error
@@ -289,7 +273,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
         except OSError as error:
             # The chunk is not referred to yet, so a torn one need not stay.
             self._unsynced.discard(name)
-            remove_quietly(held, rest)
+            self._folders.remove_quietly(name)
             raise posix.translate(error, name, "creating") from error
         finally:
             del file
@@ -394,8 +378,8 @@ class FilesystemChunkStorage(BaseChunkStorage):
 
     def do_delete(self, name: str) -> None:
         try:
-            held, rest = self._folders.place(name)
-            os.unlink(rest, dir_fd=held.fd)
+            root = self._folders.place(name)
+            os.unlink(name, dir_fd=root.fd)
         except OSError as error:
             # Unlinking a folder is refused with EPERM on some systems.
             if error.errno == errno.EPERM and self._folders.kind_of(name) == "folder":
@@ -410,12 +394,12 @@ class FilesystemChunkStorage(BaseChunkStorage):
         items: list[ChunkInfo] = []
         try:
             self._folders.verify(prefix.rpartition("/")[0])
-            for name in walk_names(partial(names_in, self._open_folder), prefix=prefix, after=after):
+            for name in walk_names(partial(names_in, self._folders.open_folder), prefix=prefix, after=after):
                 if len(items) == limit:
                     return ListPage(tuple(items), items[-1].name)
                 try:
-                    held, rest = self._folders.place(name)
-                    info = os.stat(rest, dir_fd=held.fd, follow_symlinks=False)
+                    root = self._folders.place(name)
+                    info = os.stat(name, dir_fd=root.fd, follow_symlinks=False)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
                 items.append(ChunkInfo(name, info.st_size, runtime.label_ms(info.st_mtime_ns)))
@@ -424,19 +408,15 @@ class FilesystemChunkStorage(BaseChunkStorage):
                 f"listing {prefix!r} under {self._root}: {error.strerror}; check permissions and the disk",
                 object=prefix,
             ) from error
-        if not items and self._folders.held.is_lost(prefix):
-            raise self._folders.held.lost(prefix)
+        if not items and self._folders.is_lost(prefix):
+            raise self._folders.lost(prefix)
         return ListPage(tuple(items), None)
-
-    def _open_folder(self, folder: str) -> int:
-        held, rest = self._folders.inside(folder)
-        return posix.open_directory(rest, self._make_room, held.fd)
 
     def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
         if self._look(name) is not None:
             raise ChunkExists(name)
         carried: list[int] = []
-        if not self._atomic.create_if_absent(name, lambda file: carried.append(self._copier.copy(ranges, file, 0))):
+        if not self._atomic.create_if_absent(name, lambda file: carried.append(self._files.copy(ranges, file, 0))):
             raise ChunkExists(name)
         return Composed(sum(item.length for item in ranges), carried[0])
 
@@ -454,7 +434,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
                         continue
                     file.dirty = True
                     os.ftruncate(file.fd, end)
-                    self._copier.copy(ranges[1:], file.fd, end)
+                    self._files.copy(ranges[1:], file.fd, end)
                     return sum(item.length for item in ranges)
             except OSError as error:
                 raise posix.translate(error, name, "joining chunks into") from error
@@ -485,16 +465,12 @@ class FilesystemChunkStorage(BaseChunkStorage):
         mode = stat.S_IMODE(self._must_look(name).st_mode)
         try:
             # The mode bits are what counts; root could write all the same, so writes look at them.
-            held, rest = self._folders.place(name)
-            os.chmod(rest, mode & ~0o222 if read_only else mode | 0o200, dir_fd=held.fd)
+            root = self._folders.place(name)
+            os.chmod(name, mode & ~0o222 if read_only else mode | 0o200, dir_fd=root.fd)
         except OSError as error:
             raise posix.translate(error, name, "marking") from error
 
-    def _make_room(self) -> None:
-        self._cache.shrink()
-        self._folders.held.let_go()
-
     def do_close(self) -> None:
         self._cache.close()
-        self._folders.held.close()
+        self._folders.close()
         self._pool.close()

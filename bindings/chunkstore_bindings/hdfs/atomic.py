@@ -6,10 +6,10 @@ Promises
 * The name node gives every file a number that it never gives again and that a rename keeps. It is the token: after a lost
   reply the number under the target's name says whether our rename happened.
 * ``place`` decides as long as the deadline allows. What stays undecided raises ``StorageUnavailable`` and may still happen.
+* A root, or the first folder of a name, that this object has written to is never made again: who removed or renamed it gets no
+  empty one in its place.
 
-Temporaries lie in the folder of their container, and writing one makes no folder: so nothing appears at a place that a container
-has left (``held``). Those of the dead are swept after a day. Leaves out: gateways that know no file numbers (there contents are
-compared).
+Temporaries of the dead are swept after a day. Leaves out: gateways that know no file numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from chunkstore.checksum import BytesLike
 from chunkstore.deadline import Backoff, Deadline
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore_bindings.hdfs.errors import NAME_TAKEN, is_absent, translate
-from chunkstore_bindings.hdfs.held import HeldFolders, Place, moved
+from chunkstore_bindings.hdfs.files import Files
+from chunkstore_bindings.hdfs.names import TEMPORARY_FOLDER
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, WebHdfs, content_size
 
 __all__ = ["AtomicCreates", "Temporary", "backoff_until"]
@@ -39,13 +40,10 @@ _LONGEST_PAUSE_S = 0.5
 
 
 class Temporary(NamedTuple):
-    """A closed file with all of its bytes: ``path``, the name node's number for it (0: unknown), its bytes, and the path from
-    which it is renamed, which may lead elsewhere by then."""
+    """A closed file with all of its bytes: its path, and the name node's number for it."""
 
     path: str
     number: int
-    data: BytesLike | Pieces
-    source: str
 
 
 def backoff_until(deadline: Deadline) -> Backoff:
@@ -54,15 +52,19 @@ def backoff_until(deadline: Deadline) -> Backoff:
 
 
 class AtomicCreates:
-    """Atomic creation in folders that are ``held``. ``parameters``: of every CREATE (replication, block size)."""
+    """Atomic creation below the root of ``files``. ``parameters``: of every CREATE (replication, block size)."""
 
-    def __init__(self, rest: WebHdfs, held: HeldFolders, parameters: dict[str, object]) -> None:
+    def __init__(self, rest: WebHdfs, files: Files, parameters: dict[str, object]) -> None:
         self._rest = rest
-        self._held = held
+        self._files = files
         self._parameters = parameters
         block_bytes = parameters.get("blocksize")
         self._block_bytes = block_bytes if isinstance(block_bytes, int) else _BLOCK_BYTES
-        self._sweep_at_s: dict[str, float] = {}
+        self._temporaries = f"{files.root}/{TEMPORARY_FOLDER}"
+        self._is_ready = False
+        self._written_to: set[str] = set()
+        """First folders of names: paths."""
+        self._sweep_at_s = 0.0
 
     def create(self, name: str, data: BytesLike | Pieces, deadline: Deadline) -> bool:
         """Create ``name`` with ``data`` unless it exists. Raises as ``ChunkStorage.create_if_absent``."""
@@ -73,74 +75,60 @@ class AtomicCreates:
         self._write_and_place(name, data, deadline, replace=True)
 
     def _write_and_place(self, name: str, data: BytesLike | Pieces, deadline: Deadline, *, replace: bool) -> bool:
-        where = self._held.place(name, deadline)
-        for folder in sorted({where.temporaries, self._held.shared_temporaries}):
-            self._sweep(folder, deadline)
-        temporary = self._write(name, where, data, deadline)
+        path = self._files.path(name)
+        self._sweep(deadline)
+        temporary = self._write(name, data, deadline)
         try:
-            created = self.place(name, temporary, where.path, deadline, replace=replace)
+            created = self.place(name, temporary, path, deadline, replace=replace)
         except Lost as lost:
             # The rename may still happen: the temporary stays, and is swept if it never does.
             raise translate(lost, name, "renaming the temporary of") from lost
         except BaseException:
             self.discard(temporary.path)
             raise
-        if created:
-            self._held.confirm(name, deadline)
-        else:
+        if not created:
             self.discard(temporary.path)
         return created
 
-    def _write(self, name: str, where: Place, data: BytesLike | Pieces, deadline: Deadline) -> Temporary:
+    def _write(self, name: str, data: BytesLike | Pieces, deadline: Deadline) -> Temporary:
         """A temporary with ``data``, on behalf of chunk ``name``. Raises as ``ChunkStorage.create_if_absent``, and what making
         ``Pieces`` raises."""
-        file = runtime.token(12).hex()
-        path, source = f"{where.temporaries}/{file}", f"{where.by_name}/{file}"
-        parameters = self._parameters if where.makes_folders else {**self._parameters, "createparent": "false"}
-        try:
-            return self._written(path, source, name, data, deadline, parameters)
-        except BaseException as error:
-            if isinstance(error, ChunkstoreError):
-                # Its folder may be gone, which a data node tells who is still sending by hanging up.
-                self._held.doubt(name)
-            # Whatever it was (a quota that stops a file half-way, a source that cannot be read) leaves what was written so far.
-            self.discard(path)
-            raise
-
-    def _written(
-        self,
-        path: str,
-        source: str,
-        name: str,
-        data: BytesLike | Pieces,
-        deadline: Deadline,
-        parameters: dict[str, object],
-    ) -> Temporary:
+        path = f"{self._temporaries}/{runtime.token(12).hex()}"
         size = content_size(data)
         try:
-            self._rest.send("PUT", path, "CREATE", data, deadline, overwrite="false", **parameters)
-            status = self._status(path, deadline)
-        except Refused as refused:
-            if "Failed to find datanode" in refused.message:
-                why = self._rest.why_no_datanode(self._block_bytes, deadline)
-                if why == "full":
-                    raise StorageFull(
-                        f"writing {name!r}: no data node has room for a block; free space", object=name
-                    ) from refused
-                if why:
-                    refused = Refused("SafeModeException", why, refused.status)
-            if refused.kind == "FileNotFoundException":
+            if not self._is_ready:
+                self._rest.question("PUT", self._temporaries, "MKDIRS", deadline)
+                self._is_ready = True
+            self._rest.send(
+                "PUT", path, "CREATE", data, deadline, overwrite="false", createparent="false", **self._parameters
+            )
+            status = self._files.status(name, deadline, path)
+            if status is None or status["length"] != size:
+                found = "nothing" if status is None else f"{status['length']} bytes"
                 raise StorageUnavailable(
-                    f"writing {name!r}: the folder of temporaries disappeared ({refused.message}); retry", object=name
-                ) from refused
-            raise translate(refused, name, "writing") from refused
-        except Lost as lost:
-            raise translate(lost, name, "writing") from lost
-        if status is None or status.get("length") != size:
-            found = "nothing" if status is None else f"{status.get('length')} bytes"
-            raise StorageUnavailable(f"writing {name!r}: {found} arrived instead of {size} bytes; retry", object=name)
-        number = status.get("fileId")
-        return Temporary(path, number if isinstance(number, int) else 0, data, source)
+                    f"writing {name!r}: {found} arrived instead of {size} bytes; retry", object=name
+                )
+            return Temporary(path, status["fileId"])
+        except BaseException as error:
+            # Whatever it was (a quota that stops a file half-way, a source that cannot be read) leaves what was written so far.
+            self.discard(path)
+            if isinstance(error, (Refused, Lost)):
+                with contextlib.suppress(Refused, Lost):
+                    # The folder of temporaries is made again where it has gone, but not where the root has.
+                    self._is_ready = not self._is_folder(self._files.root or "/", deadline)
+                raise self._unwritten(error, name, deadline) from error
+            raise
+
+    def _unwritten(self, error: Refused | Lost, name: str, deadline: Deadline) -> ChunkstoreError:
+        if isinstance(error, Refused) and "Failed to find datanode" in error.message:
+            why = self._rest.why_no_datanode(self._block_bytes, deadline)
+            if why == "full":
+                return StorageFull(f"writing {name!r}: no data node has room for a block; free space", object=name)
+            if why:
+                error = Refused("SafeModeException", why, error.status)
+        if isinstance(error, Refused) and error.kind == "FileNotFoundException":
+            return self._moved(name, self._files.root)
+        return translate(error, name, "writing")
 
     def place(self, name: str, temporary: Temporary, path: str, deadline: Deadline, *, replace: bool) -> bool:
         """Rename ``temporary`` to ``path``; False when the name was taken (never with ``replace``).
@@ -153,15 +141,17 @@ class AtomicCreates:
         lost: Lost | None = None
         made_folder = False
         while True:
-            missing = denied = False
+            missing = False
             try:
                 said = self._rest.command(
-                    "PUT", temporary.source, "RENAME", deadline, destination=path, renameoptions=option
+                    "PUT", temporary.path, "RENAME", deadline, destination=path, renameoptions=option
                 )
                 if said.get("boolean") is not False:
+                    self._written_to.add(self._first_folder(path))
                     return True
-                # HttpFS, which ignores the options. Its no has no reason: taken, no folder, or renamed before.
-                missing = denied = True
+                raise StorageUnavailable(
+                    f"creating {name!r}: this gateway renames without options; name the name node", object=name
+                )
             except Lost as failure:
                 lost = failure
             except Refused as refused:
@@ -173,83 +163,75 @@ class AtomicCreates:
                 elif lost is not None:
                     raise _in_doubt(lost, refused) from refused
                 else:
-                    self._explain(refused, name, path, deadline)
+                    self._explain_unplaced(refused, name, path, deadline)
             answer = None
             try:
-                if missing and not made_folder:
-                    self._rest.question("PUT", path.rpartition("/")[0] or "/", "MKDIRS", deadline)
-                if made_folder or not missing or denied or lost is not None:
-                    answer = self._look(name, temporary, path, deadline, missing=missing, replace=replace)
-                if answer is None and missing and made_folder and self._has_moved(temporary, deadline):
-                    raise lost if lost is not None else moved(name, temporary.source.rpartition("/.")[0])
+                if missing and not made_folder and not self._make_folder(path, deadline):
+                    raise lost if lost is not None else self._moved(name, self._first_folder(path))
+                if made_folder or lost is not None:
+                    answer = self._has_landed(name, temporary, path, deadline, missing=missing, replace=replace)
             except Refused as refused:
                 if lost is not None:
                     raise _in_doubt(lost, refused) from refused
                 raise translate(refused, name, "creating") from refused
             except Lost as failure:
                 lost = failure
-            if answer and denied and lost is None and not replace:
-                # Nothing of ours was ever sent: equal bytes of another client, where files have no numbers.
-                answer = False
             if answer is not None:
                 return answer
-            if denied and replace and made_folder:
-                if lost is not None:
-                    raise lost
-                raise StorageUnavailable(
-                    f"replacing {name!r}: this gateway renames without options, so it replaces nothing; name the name node",
-                    object=name,
-                )
             if missing and not made_folder:
                 made_folder = True
             elif not backoff.pause():
                 raise lost if lost is not None else Lost(f"{name!r} could not be decided in time", sent=True)
 
-    def _explain(self, refused: Refused, name: str, path: str, deadline: Deadline) -> NoReturn:
+    def _first_folder(self, path: str) -> str:
+        """That of the root which ``path`` is in; the root itself for what is directly in it."""
+        first, slash, _ = path.removeprefix(self._files.root + "/").partition("/")
+        return f"{self._files.root}/{first}" if slash else self._files.root
+
+    def _make_folder(self, path: str, deadline: Deadline) -> bool:
+        """Make the folder of ``path``; False where its first one was written to and has gone. Raises ``Refused``, ``Lost``."""
+        first = self._first_folder(path)
+        if first in self._written_to and not self._is_folder(first or "/", deadline):
+            return False
+        self._rest.question("PUT", path.rpartition("/")[0] or "/", "MKDIRS", deadline)
+        return True
+
+    def _moved(self, name: str, path: str) -> StorageUnavailable:
+        return StorageUnavailable(
+            f"writing {name!r}: {path or '/'} or its {TEMPORARY_FOLDER} is no longer there (renamed, removed or replaced while it "
+            "was in use). Nothing was written; open the root at its new place, or put it back",
+            object=name,
+        )
+
+    def _explain_unplaced(self, refused: Refused, name: str, path: str, deadline: Deadline) -> NoReturn:
         with contextlib.suppress(Refused, Lost):
-            status = self._status(path, deadline)
-            if status is not None and status.get("type") == "DIRECTORY":
+            if self._is_folder(path, deadline):
                 raise InvalidArgument(
                     f"{name!r} is a folder here, so it cannot be a chunk", argument="name"
                 ) from refused
         raise translate(refused, name, "creating") from refused
 
-    def _look(
+    def _has_landed(
         self, name: str, temporary: Temporary, path: str, deadline: Deadline, *, missing: bool, replace: bool
     ) -> bool | None:
         """After a rename without a clear answer: did it happen? None: not so far, and it may be asked for again.
 
         ``missing``: the name node misses the temporary (renamed before, or swept) or the folder.
         """
-        ours = self._is_ours(temporary, path, deadline)
-        if ours or (ours is False and not replace):
+        found = self._status(path, deadline)
+        ours = found is not None and found.get("fileId") == temporary.number
+        if ours or (found is not None and not replace):
             return ours
         if missing and self._status(temporary.path, deadline) is None:
-            if replace and ours is False:
+            if found is not None:
                 # Ours was there, and another one has replaced it since.
                 return True
             raise StorageUnavailable(f"the temporary of {name!r} vanished; retry", object=name)
         return None
 
-    def _has_moved(self, temporary: Temporary, deadline: Deadline) -> bool:
-        """Whether the path from which a temporary is renamed leads elsewhere by now. (A look after a refusal; it decides nothing.)"""
-        if temporary.source == temporary.path:
-            return False
-        status = self._status(temporary.source, deadline)
-        return status is None or status.get("fileId") != temporary.number
-
-    def _is_ours(self, temporary: Temporary, path: str, deadline: Deadline) -> bool | None:
-        """Whether ``path`` is our temporary under its new name; None when there is nothing."""
+    def _is_folder(self, path: str, deadline: Deadline) -> bool:
         status = self._status(path, deadline)
-        if status is None:
-            return None
-        if temporary.number and status.get("fileId"):
-            return bool(status["fileId"] == temporary.number)
-        size = content_size(temporary.data)
-        if status.get("length") != size or isinstance(temporary.data, Pieces):
-            return False
-        with self._rest.open(path, deadline, size_max=size + 1, offset=0, length=size + 1) as stream:
-            return b"".join(stream.pieces()) == bytes(temporary.data)
+        return status is not None and status.get("type") == "DIRECTORY"
 
     def _status(self, path: str, deadline: Deadline) -> dict[str, Any] | None:
         try:
@@ -269,23 +251,23 @@ class AtomicCreates:
         with contextlib.suppress(Refused, Lost, StorageUnavailable):
             self._rest.command("DELETE", path, "DELETE", Deadline(_CLEANUP_S), recursive="false")
 
-    def _sweep(self, folder: str, deadline: Deadline) -> None:
+    def _sweep(self, deadline: Deadline) -> None:
         """Now and then, remove what the dead left more than a day ago, in a small share of the time of who comes by.
 
         A clock that is wrong costs a writer an error, never data: a temporary that is gone cannot be renamed.
         """
         now_s = runtime.monotonic_s()
-        if now_s < self._sweep_at_s.get(folder, now_s):
+        if now_s < self._sweep_at_s:
             return
-        self._sweep_at_s[folder] = now_s + _SWEEP_EVERY_S
+        self._sweep_at_s = now_s + _SWEEP_EVERY_S
         limit_ms = runtime.now_ms() - _STALE_MS
         share = Deadline(min(_CLEANUP_S, deadline.left_s() * _SWEEP_SHARE))
         try:
-            answer = self._rest.question("GET", folder, "LISTSTATUS_BATCH", share)
+            answer = self._rest.question("GET", self._temporaries, "LISTSTATUS_BATCH", share)
             statuses = answer["DirectoryListing"]["partialListing"]["FileStatuses"]["FileStatus"]
             for status in statuses[:_SWEEP_COUNT_MAX]:
                 if status["type"] == "FILE" and status["modificationTime"] < limit_ms:
-                    path = f"{folder}/{status['pathSuffix']}"
+                    path = f"{self._temporaries}/{status['pathSuffix']}"
                     with contextlib.suppress(Refused):
                         self._rest.command("DELETE", path, "DELETE", share, recursive="false")
         except (Refused, Lost, LookupError, TypeError, AttributeError):

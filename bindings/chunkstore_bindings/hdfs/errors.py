@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
-from chunkstore_bindings.hdfs.rest import GONE, Lost, Refused
+from chunkstore_bindings.hdfs.rest import Lost, Refused
 
 __all__ = ["DENIED", "NAME_TAKEN", "is_absent", "is_unfinished", "translate"]
 
@@ -67,12 +67,6 @@ def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
     kind, text = error.kind, error.message
     if kind in _FULL or "No space left" in text or _is_full_cluster(text):
         return StorageFull(f"{doing} {name!r}: {text or kind}; free space (or raise the quota) and retry", object=name)
-    if kind == GONE:
-        return StorageUnavailable(
-            f"{doing} {name!r}: the folder of its open container has disappeared ({text}), and nothing is "
-            "created. Open the container at its new place, or open the restored one",
-            object=name,
-        )
     if kind == "FileNotFoundException":
         return ChunkNotFound(name)
     if kind == "ParentNotDirectoryException" or _NOT_A_FOLDER in text:

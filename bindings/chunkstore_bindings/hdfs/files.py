@@ -13,8 +13,7 @@ from typing import Any, Final, NoReturn
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkNotFound, StorageUnavailable
 from chunkstore_bindings.hdfs.errors import is_absent, translate
-from chunkstore_bindings.hdfs.held import HeldFolders
-from chunkstore_bindings.hdfs.names import Page
+from chunkstore_bindings.hdfs.names import Page, to_path
 from chunkstore_bindings.hdfs.rest import Lost, Refused, WebHdfs
 
 __all__ = ["WRITABLE", "Files", "is_writable"]
@@ -23,15 +22,15 @@ WRITABLE: Final = "644"
 
 
 class Files:
-    """Files below a root, in folders that are ``held``."""
+    """Files below ``root``, an HDFS path ("" or beginning with a slash)."""
 
-    def __init__(self, rest: WebHdfs, held: HeldFolders) -> None:
+    def __init__(self, rest: WebHdfs, root: str) -> None:
         self._rest = rest
-        self._held = held
+        self.root = root
 
-    def path(self, name: str, deadline: Deadline) -> str:
-        """What to ask for. Raises as ``HeldFolders.path``."""
-        return self._held.path(name, deadline)
+    def path(self, name: str) -> str:
+        """The path of a chunk, or of a folder. Raises ``InvalidArgument``."""
+        return to_path(self.root, name)
 
     def fail(self, error: Refused | Lost, name: str, doing: str) -> NoReturn:
         raise translate(error, name, doing) from error
@@ -39,9 +38,7 @@ class Files:
     def status(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any] | None:
         """What the name node says of a chunk (of what is at ``path``, if given); None if there is none, or a folder."""
         try:
-            found = self._rest.question("GET", path or self.path(name, deadline), "GETFILESTATUS", deadline).get(
-                "FileStatus"
-            )
+            found = self._rest.question("GET", path or self.path(name), "GETFILESTATUS", deadline).get("FileStatus")
         except (Refused, Lost) as error:
             if is_absent(error):
                 return None
@@ -51,6 +48,10 @@ class Files:
         if not isinstance(found, dict) or found.get("type") != "FILE" or not _is_size(found.get("length")):
             # Taken for an absent one, it would be written anew, or be called damaged.
             raise StorageUnavailable(f"the name node's answer about {name!r} is invalid", object=name)
+        if not _is_size(found.get("fileId")) or not found["fileId"]:
+            raise StorageUnavailable(
+                f"the answer about {name!r} has no fileId; name the name node itself, not a gateway", object=name
+            )
         return found
 
     def must_have(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any]:
@@ -59,7 +60,7 @@ class Files:
         return status
 
     def page(self, deadline: Deadline, folder: str, following: str) -> Page:
-        path = self._held.folder(folder)
+        path = self.path(folder.rstrip("/")) if folder else self.root or "/"
         try:
             answer = self._rest.question("GET", path, "LISTSTATUS_BATCH", deadline, startAfter=following)
             listing = answer["DirectoryListing"]
@@ -92,14 +93,11 @@ class Files:
         """The chunk's length in bytes, or None while it is being written, or if its writer died. Raises ``ChunkNotFound``."""
         try:
             # One byte is asked for: the whole file's length comes with it, and not the list of all its blocks.
-            answer = self._rest.question(
-                "GET", self.path(name, deadline), "GET_BLOCK_LOCATIONS", deadline, offset=0, length=1
-            )
+            answer = self._rest.question("GET", self.path(name), "GET_BLOCK_LOCATIONS", deadline, offset=0, length=1)
         except Refused as refused:
             if is_absent(refused):
                 raise ChunkNotFound(name) from refused
-            # A gateway that does not know the question.
-            return int(self.must_have(name, deadline)["length"])
+            self.fail(refused, name, "looking for")
         except Lost as lost:
             self.fail(lost, name, "looking for")
         blocks = answer.get("LocatedBlocks")

@@ -7,7 +7,7 @@ are not listed.
 
     :  ;0        ;  ;1        ~  ~0        DEL  ~1        beyond ASCII  ~2 and six hex digits of the code point
 
-Leaves out: temporaries, which are in a hidden folder directly below a container's folder (and below the root).
+Leaves out: temporaries, which are in a hidden folder directly below the root.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chunkstore.errors import InvalidArgument
 __all__ = ["TEMPORARY_FOLDER", "Entry", "Page", "escape", "to_path", "unescape", "walk"]
 
 TEMPORARY_FOLDER = ".chunkstore-tmp"
-"""Directly under the root or a folder of it; no chunk's name may begin so, and it is never listed."""
+"""Directly under the root; no chunk's name may begin with it, and it is never listed."""
 
 _PART_BYTES_MAX = 255
 """Hadoop's default (dfs.namenode.fs-limits.max-component-length); a site that raised it loses nothing the engine uses."""
@@ -54,7 +54,7 @@ def unescape(text: str) -> str | None:
 
 def to_path(root: str, name: str) -> str:
     """The HDFS path of chunk ``name`` under ``root`` ("" or beginning with a slash). Raises ``InvalidArgument``."""
-    if TEMPORARY_FOLDER in name and TEMPORARY_FOLDER in name.split("/", 2)[:2]:
+    if name.partition("/")[0] == TEMPORARY_FOLDER:
         raise InvalidArgument(f"{TEMPORARY_FOLDER!r} holds temporaries; choose another name", argument="name")
     if not name.isascii():
         try:
@@ -96,7 +96,7 @@ def walk(fetch: Fetch, *, prefix: str, after: str | None) -> Iterator[Entry]:
     """
     start = prefix.rpartition("/")[0]
     parts = start.split("/") if start else []
-    if "" in parts or "." in parts or ".." in parts or TEMPORARY_FOLDER in parts[:2]:
+    if "" in parts or "." in parts or ".." in parts or parts[:1] == [TEMPORARY_FOLDER]:
         return
     top = start + "/" if start else ""
     stack = [(top, _children(fetch, top, prefix, after))]
@@ -136,7 +136,7 @@ def _children(fetch: Fetch, folder: str, prefix: str, after: str | None) -> Iter
             raw = str(status.get("pathSuffix", ""))
             following = raw
             plain = unescape(raw)
-            if not plain or (plain == TEMPORARY_FOLDER and folder.count("/") < 2):
+            if not plain or (plain == TEMPORARY_FOLDER and not folder):
                 continue
             while waiting and waiting[0][0] < plain:
                 key, _, earlier = heapq.heappop(waiting)

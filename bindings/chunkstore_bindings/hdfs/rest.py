@@ -34,14 +34,10 @@ from chunkstore.deadline import Deadline
 from chunkstore_bindings.hdfs.connections import InTimeAdapter
 from chunkstore_bindings.in_time import bounded
 
-__all__ = ["GONE", "INODES", "Body", "Lost", "Pieces", "Refused", "Stream", "WebHdfs", "content_size", "redacted"]
+__all__ = ["Body", "Lost", "Pieces", "Refused", "Stream", "WebHdfs", "content_size", "redacted"]
 
 T = TypeVar("T")
 
-INODES: Final = "/.reserved/.inodes/"
-"""After it the name node takes the number of a file or folder for its path."""
-GONE: Final = "NumberGone"
-"""The kind of a refusal of such a path whose number nothing has any more; Hadoop calls it a file that is not found."""
 _PREFIX: Final = "/webhdfs/v1"
 _CONNECT_S: Final = 5.0
 _ANSWER_BYTES_MAX: Final = 64 << 20
@@ -51,8 +47,6 @@ _SENT_BYTES: Final = 1 << 20
 """Sent by one call, which has as long as a connection may take to come about (urllib3 gives a socket its longer time only when
 all is sent): slower than 0.2 MB/s is taken for silence."""
 _DATANODES_TRIED_MAX: Final = 3
-_BY_NUMBER = re.compile(r"/\.reserved/\.inodes/(\d{1,19})")
-_NO_NUMBER: Final = "given inode path does not exist"
 _SECRET = re.compile(r"\b((?:delegation|token)=)[^&\s\"')>]+")
 _RPC_PORT: Final = b"HTTP request to a Hadoop IPC port"
 _FAILURES = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
@@ -85,11 +79,6 @@ class Refused(Exception):
         self.message = message
         self.status = status
 
-    def retell(self, text: Callable[[str], str]) -> None:
-        """Change the message by ``text``."""
-        self.message = text(self.message)
-        self.args = (f"{self.kind}: {self.message}" if self.message else self.kind,)
-
 
 class Lost(Exception):
     """No whole answer. ``sent`` is false when no byte of the request, or of the data that it was to bring, can have reached a server."""
@@ -97,10 +86,6 @@ class Lost(Exception):
     def __init__(self, text: str, *, sent: bool) -> None:
         super().__init__(redacted(text))
         self.sent = sent
-
-    def retell(self, text: Callable[[str], str]) -> None:
-        """Change the message by ``text``."""
-        self.args = (text(str(self)),)
 
 
 class Pieces(NamedTuple):
@@ -198,8 +183,6 @@ class WebHdfs:
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._base = self.base_url + _PREFIX
-        self.numbered: dict[int, str] = {}
-        """The paths that numbers mean, so that messages say them."""
         self._answer_s = answer_s
         self._token = token
         self.session = requests.Session()
@@ -363,15 +346,8 @@ class WebHdfs:
             raise failure
         try:
             yield response
-        except (Refused, Lost) as error:
-            error.retell(self._in_names)
-            raise
         finally:
             response.close()
-
-    def _in_names(self, text: str) -> str:
-        """``text`` with paths in place of numbers, as people know them."""
-        return _BY_NUMBER.sub(lambda match: self.numbered.get(int(match[1]), match[0]), text)
 
     def close(self) -> None:
         """Close all connections."""
@@ -445,8 +421,6 @@ def _raise_refusal(response: requests.Response, deadline: Deadline) -> None:
     if kind == "" or status >= 500:
         # Not the name node's own words, or words of distress: whether it did anything is unknown.
         raise Lost(f"HTTP status {status}{': ' + kind if kind else ''}{' ' + message if message else ''}", sent=True)
-    if kind == "FileNotFoundException" and _NO_NUMBER in message:
-        kind = GONE
     raise Refused(kind, redacted(message), status)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from chunkstore.errors import InvalidArgument, StorageUnavailable
 
 __all__ = ["OPTIONS", "HdfsRoot", "TokenFile", "parse_root"]
 
-OPTIONS = ("block_size_bytes", "concat", "guard", "replication", "tls", "token_file", "user")
+OPTIONS = ("block_size_bytes", "replication", "tls", "token_file", "user")
 _PORT = 9870
 _TLS_PORT = 9871
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}\Z|[0-9a-fA-F:.]+(%[A-Za-z0-9._-]+)?\Z")
@@ -30,9 +30,8 @@ class HdfsRoot:
     """A root, taken apart.
 
     Attributes: ``base_url``: the name node's HTTP address; ``path``: the folder, "" for the root of the file system;
-    ``url``: the root without options; ``concat_consumes``: whether a concat may take its sources away; ``guarded``: whether
-    containers are held by the numbers of their folders; ``replication``, ``block_size_bytes``: of new files, None for the
-    cluster's default; ``user``, ``token_file``: who asks.
+    ``url``: the root without options; ``user``, ``token_file``: who asks; ``file_parameters``: of every CREATE, where the root
+    chooses ``replication`` and ``block_size_bytes``.
     """
 
     base_url: str
@@ -40,10 +39,7 @@ class HdfsRoot:
     url: str
     user: str | None = None
     token_file: str | None = None
-    concat_consumes: bool = False
-    guarded: bool = True
-    replication: int | None = None
-    block_size_bytes: int | None = None
+    file_parameters: dict[str, object] = field(default_factory=dict)
 
 
 def _bad(text: str) -> InvalidArgument:
@@ -74,7 +70,13 @@ def parse_root(root_url: str) -> HdfsRoot:
     if ":" in path or "\0" in path:
         raise _bad("HDFS takes no ':' in a path")
     options = _options(parts.query)
-    tls = _choice(options, "tls", ("no", "yes")) == "yes"
+    if options.get("tls", "no") not in ("no", "yes"):
+        raise _bad("option 'tls' is 'no' or 'yes'")
+    tls = options.get("tls") == "yes"
+    chosen = {
+        "replication": _number(options, "replication", 1, 512),
+        "blocksize": _number(options, "block_size_bytes", 512, 1 << 40),
+    }
     shown_host = f"[{host}]" if ":" in host else host
     port = port if port is not None else (_TLS_PORT if tls else _PORT)
     return HdfsRoot(
@@ -83,10 +85,7 @@ def parse_root(root_url: str) -> HdfsRoot:
         url=f"hdfs://{shown_host}:{port}{quote(path)}",
         user=_user(options),
         token_file=options.get("token_file"),
-        concat_consumes=_choice(options, "concat", ("copy", "consume")) == "consume",
-        guarded=_choice(options, "guard", ("number", "none")) == "number",
-        replication=_number(options, "replication", 1, 512),
-        block_size_bytes=_number(options, "block_size_bytes", 512, 1 << 40),
+        file_parameters={name: value for name, value in chosen.items() if value is not None},
     )
 
 
@@ -97,13 +96,6 @@ def _options(query: str) -> dict[str, str]:
     except ValueError as error:
         raise _bad("the options of this hdfs root are malformed (?user=NAME&replication=2)") from error
     for name, value in pairs:
-        if name == "append" and value == "no":
-            continue
-        if name == "append":
-            raise _bad(
-                "option 'append' does not exist: Hadoop 3.3.6 deletes replicas of growing files that are read "
-                "(docs/guide-storages.md). Leave it out; every append makes its own chunk"
-            )
         if name not in OPTIONS:
             raise _bad(f"an hdfs root has no option {name[:40]!r}; there are {', '.join(OPTIONS)}")
         if name in found:
@@ -121,14 +113,6 @@ def _user(options: dict[str, str]) -> str | None:
     if user is not None and "token_file" in options:
         raise _bad("a delegation token names its user; leave out 'user' where 'token_file' is given")
     return user
-
-
-def _choice(options: dict[str, str], name: str, allowed: tuple[str, str]) -> str:
-    """One of two; the first is the default."""
-    value = options.get(name, allowed[0])
-    if value not in allowed:
-        raise _bad(f"option {name!r} is {allowed[0]!r} or {allowed[1]!r}")
-    return value
 
 
 def _number(options: dict[str, str], name: str, smallest: int, largest: int) -> int | None:

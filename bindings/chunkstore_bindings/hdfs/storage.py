@@ -8,15 +8,14 @@ Promises
   deletes replicas that are read in the moment when a data node re-opens or closes them (docs/guide-storages.md).
 * A read that comes back short is the end only if the file's length agrees; otherwise it is read again until the deadline.
 * Every operation ends within ``deadline_s``; each request within its share of it.
-
-* A container is the folder that was opened, wherever it is renamed to; one that was removed is not made anew (``held``).
+* ``identity`` tells a file from a copy in its place; a folder that was removed under its owner is not made anew (``atomic``).
 
 Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c`` (``names``); temporaries lie in ``<root>/a/.chunkstore-tmp`` and are
 never listed. A name cannot be a chunk and a folder at once. Empty folders stay.
 
 Leaves out: high availability (a root names one name node), Kerberos, HttpFS and other gateways: they may work and are not
-tested. ``compose`` and ``concat`` copy and leave their sources alone, because they may be referred to. HDFS could join whole files of
-one folder without moving a byte, but it takes the sources away; only ``concat=consume`` in the root allows ``concat`` that.
+tested. ``compose`` and ``concat`` copy and leave their sources alone, because they may be referred to (HDFS's own CONCAT takes them
+away).
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ from chunkstore.storage import (
 from chunkstore_bindings.hdfs.atomic import AtomicCreates, backoff_until
 from chunkstore_bindings.hdfs.errors import is_absent, is_unfinished
 from chunkstore_bindings.hdfs.files import WRITABLE, Files, is_writable
-from chunkstore_bindings.hdfs.held import HeldFolders
-from chunkstore_bindings.hdfs.names import to_path, walk
+from chunkstore_bindings.hdfs.names import walk
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, Stream, WebHdfs
 from chunkstore_bindings.hdfs.root import HdfsRoot, TokenFile, parse_root
 
@@ -91,12 +89,8 @@ class HdfsChunkStorage(BaseChunkStorage):
             # A third, so that a server that went silent leaves time to ask what became of the request.
             answer_s=min(20.0, self._deadline_s / 3),
         )
-        self._held = HeldFolders(self._rest, self._root.path, guarded=self._root.guarded)
-        self._files = Files(self._rest, self._held)
-        chosen = {"replication": self._root.replication, "blocksize": self._root.block_size_bytes}
-        self._atomic = AtomicCreates(
-            self._rest, self._held, {key: value for key, value in chosen.items() if value is not None}
-        )
+        self._files = Files(self._rest, self._root.path)
+        self._atomic = AtomicCreates(self._rest, self._files, self._root.file_parameters)
         self._capabilities = Capabilities(
             append=False,
             append_journal=False,
@@ -124,8 +118,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         return {"endpoint": self._root.base_url}
 
     def check_root(self) -> str:
-        """HDFS has no rules by which files expire. Raises ``Unsupported`` where a folder cannot be distinguished from a copy of it."""
-        self._held.check_server(self._deadline())
+        """HDFS has no rules by which files expire."""
         return "none"
 
     # Looking ---------------------------------------------------------------------------------------------------------
@@ -140,9 +133,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         return _info(name, self._files.must_have(name, self._deadline()))
 
     def do_identity(self, name: str) -> bytes:
-        # By path: under the folder that is held there is no other.
-        status = self._files.must_have(name, self._deadline(), to_path(self._root.path, name))
-        return b"%d" % (status.get("fileId") or status.get("modificationTime") or 0)
+        return b"%d" % self._files.must_have(name, self._deadline())["fileId"]
 
     def do_open(self, name: str) -> bool:
         return is_writable(self._files.must_have(name, self._deadline()))
@@ -200,7 +191,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         """Pass the bytes to ``take``, anew for each attempt; not at all where there are none. It returns their number, and so
         does this: 0 also where what an earlier attempt has taken is there no longer."""
         deadline = self._deadline()
-        path = self._files.path(name, deadline)
+        path = self._files.path(name)
         length = min(length, _OFFSET_MAX - offset)
         if length <= 0:
             self._files.must_have(name, deadline)
@@ -292,7 +283,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         self, name: str, method: str, op: str, deadline: Deadline, doing: str, **params: object
     ) -> dict[str, Any]:
         try:
-            return self._rest.command(method, self._files.path(name, deadline), op, deadline, **params)
+            return self._rest.command(method, self._files.path(name), op, deadline, **params)
         except (Refused, Lost) as error:
             self._files.fail(error, name, doing)
 
@@ -351,39 +342,12 @@ class HdfsChunkStorage(BaseChunkStorage):
         statuses = [self._files.must_have(item.name, deadline) for item in arguments]
         for item, status in zip(ranges, statuses, strict=True):
             self.check_covered(item, status["length"])
-        target, name = arguments[0], arguments[0].name
+        target = arguments[0].name
         if not is_writable(statuses[0]):
-            raise InvalidArgument(f"chunk {name!r} is read-only; nothing can be joined to it", argument="arguments")
-        total = sum(item.length for item in arguments)
-        sources = [item for item in arguments[1:] if item.length]
-        whole = all(item.length == status["length"] for item, status in zip(arguments, statuses, strict=True))
-        folder = name.rpartition("/")[0]
-        together = all(item.name.rpartition("/")[0] == folder and "," not in item.name for item in sources)
-        different = len({item.name for item in arguments}) == len(arguments)
-        if not sources and target.length == statuses[0]["length"]:
-            return total
-        allowed = self._root.concat_consumes and whole and together and different
-        if not (allowed and self._concat_natively(name, sources, statuses, deadline)):
-            self._atomic.put(name, self._pieces(ranges), deadline)
-        return total
-
-    def _concat_natively(
-        self, name: str, sources: Sequence[ConcatArgument], statuses: Sequence[dict[str, Any]], deadline: Deadline
-    ) -> bool:
-        """CONCAT in the name node alone; False where it does not take these files."""
-        if any(status.get("blockSize") != statuses[0].get("blockSize") for status in statuses):
-            return False
-        try:
-            # It takes no path by number; the engine never asks for it.
-            paths = ",".join(to_path(self._root.path, item.name) for item in sources)
-            self._rest.command("POST", to_path(self._root.path, name), "CONCAT", deadline, sources=paths)
-        except Refused as refused:
-            if refused.kind in ("HadoopIllegalArgumentException", "IllegalArgumentException"):
-                return False
-            self._files.fail(refused, name, "joining")
-        except Lost as lost:
-            self._files.fail(lost, name, "joining")
-        return True
+            raise InvalidArgument(f"chunk {target!r} is read-only; nothing can be joined to it", argument="arguments")
+        pieces = self._pieces(ranges)
+        self._atomic.put(target, pieces, deadline)
+        return pieces.size
 
     def do_close(self) -> None:
         self._pool.close()

@@ -1,11 +1,10 @@
-"""One S3 client: requests with deadlines, counted by verb, paced when the server asks to slow down.
+"""One S3 client: requests with deadlines, counted by verb.
 
 Promises
 * The SDK never repeats a request by itself: what is sent twice is sent by this package, which knows when that is safe.
 * ``send`` makes one attempt and raises ``Refusal``. ``repeat`` is for requests that may be performed twice: it sends
   them again, with pauses that double and are half chance, until the tries or the operation's time are used up.
-* *Adaptive back-off*: while 503 and 429 are more than half of the answers, every request waits before it is sent, half a second
-  at most (``pacing``). ``Retry-After`` is kept by the call that it is said to.
+* ``Retry-After`` is kept by the call that it is said to; a refusal because of load uses up half a try.
 * A request, the reading of its answer included, ends with the time of its call and of the operation under way.
 * Credentials are found by the SDK's own chain and never read, kept or shown here, nor by the SDK in its debugging log.
 
@@ -24,7 +23,6 @@ from chunkstore import runtime
 from chunkstore.deadline import Backoff, Deadline, left_s
 from chunkstore_bindings.in_time import bounded
 from chunkstore_bindings.s3.options import S3Options
-from chunkstore_bindings.s3.pacing import Pacer, may_repeat
 from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, nonsense, refusal_of
 from chunkstore_bindings.s3.session import LEAST_WAIT_S, sdk_client
 
@@ -82,16 +80,10 @@ class S3Client:
         self._sdk = sdk_client(options, connections)
         self._understood = False
         """Whether S3 has ever answered here: if not, the root may be wrong."""
-        self._pacer = Pacer()
         self._lock = runtime.lock()
         self._requests: Counter[str] = Counter()
         self._sent_bytes = 0
         self._received_bytes = 0
-
-    @property
-    def pace_s(self) -> float:
-        """How long each request waits at present before it is sent; 0 unless the server refuses most of them."""
-        return self._pacer.pause_s
 
     def backoff(self, tries_max: int | None = None) -> Backoff:
         """The tries of one request; by default as many as the options say."""
@@ -100,7 +92,6 @@ class S3Client:
     def send(self, operation: str, *, sent_bytes: int = 0, wanted_bytes: int = 0, **parameters: Any) -> dict[str, Any]:
         """One attempt at one request, which ends within the call's time, its answer's body included; ``wanted_bytes``: how
         much of an object that may be. Raises ``Refusal``; whether it may be sent again is the caller's to know."""
-        self._pacer.wait()
         with self._lock:
             self._requests[_VERBS[operation]] += 1
             self._sent_bytes += sent_bytes
@@ -116,8 +107,6 @@ class S3Client:
                 raise ResponseParserError(f"{operation} without {_REQUIRED[operation]}")
         except (*SDK_ERRORS, OSError) as error:
             refusal = refusal_of(error, understood=self._understood)
-            if refusal.status:
-                self._pacer.answered(refused=refusal.is_busy)
             if refusal.kind is Kind.NOT_FOUND and operation in _MAKING:
                 # Not "no such object": this server has no place for such a name.
                 refusal.kind = Kind.INVALID
@@ -135,7 +124,6 @@ class S3Client:
             refusal.name = str(parameters.get("Key", "")).removeprefix(self.options.key(""))
             raise refusal from error
         self._understood = True
-        self._pacer.answered(refused=False)
         self.server = str(answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", ""))[:100]
         return answer
 
@@ -168,7 +156,7 @@ class S3Client:
             try:
                 return attempt()
             except Refusal as refusal:
-                if not may_repeat(refusal, backoff):
+                if not refusal.may_repeat(backoff):
                     raise
 
     def received(self, size_bytes: int) -> None:

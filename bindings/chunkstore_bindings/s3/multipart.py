@@ -19,6 +19,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
@@ -26,14 +27,24 @@ from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
 from chunkstore_bindings.s3.checksums import META_TOKEN, Body, Integrity, crc_text, new_token, object_headers
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.options import PARTS_MAX
-from chunkstore_bindings.s3.pacing import may_repeat
 from chunkstore_bindings.s3.reading import exists, head
 from chunkstore_bindings.s3.refusals import Kind, Refusal, nonsense
 
-__all__ = ["Upload", "aborted_on_failure", "complete", "in_parts", "refuse_taken", "send_part", "sweep", "upload"]
+__all__ = [
+    "Upload",
+    "aborted_on_failure",
+    "begin",
+    "complete",
+    "in_parts",
+    "refuse_taken",
+    "send_part",
+    "sweep",
+    "unfinished",
+    "upload",
+]
 
 _ABORT_TRIES: Final = 3
-_SWEEP_PAGES_MAX: Final = 100
+_SWEPT_MAX: Final = 100_000
 
 
 class Upload(NamedTuple):
@@ -43,6 +54,15 @@ class Upload(NamedTuple):
     id: str
     token: str
     exclusive: bool
+
+
+class Unfinished(NamedTuple):
+    """An upload of a listing: its key, when it began (ms since 1970), and its age by the server's clock."""
+
+    key: str
+    id: str
+    started_ms: int
+    age_s: float
 
 
 Send: TypeAlias = Callable[[Upload, int], dict[str, Any]]
@@ -90,7 +110,8 @@ def in_parts(
 
     Raises ``Refusal`` (``TAKEN``: the name exists), and what the calls raise; then nothing of it is left, or it is stale.
     """
-    under_way = _begin(client, integrity, name, crc, exclusive=exclusive)
+    token = new_token()
+    under_way = begin(client, integrity, name, token, object_headers(client, crc, token), exclusive=exclusive)
     with aborted_on_failure(client, under_way):
         failures: list[BaseException] = []
         calls = [partial(_unless_failed, failures, send, under_way, number) for number, send in enumerate(sends, 1)]
@@ -115,18 +136,13 @@ def _unless_failed(failures: list[BaseException], send: Send, upload: Upload, nu
         raise
 
 
-def _begin(client: S3Client, integrity: Integrity, name: str, crc: int | None, *, exclusive: bool) -> Upload:
-    """Begin an upload. ``crc``: the whole object's, where it is known already. Raises ``Refusal``."""
-    token = new_token()
-    more: dict[str, Any] = {}
+def begin(
+    client: S3Client, integrity: Integrity, name: str, token: str, headers: dict[str, Any], *, exclusive: bool
+) -> Upload:
+    """Begin an upload whose object has these ``headers``, ``token`` in its metadata among them. Raises ``Refusal``."""
     if integrity.server_keeps_crc is not False:
-        more["ChecksumAlgorithm"] = "CRC32C"
-    answer = client.repeat(
-        "create_multipart_upload",
-        Key=client.options.key(name),
-        **object_headers(client, crc, token),
-        **more,
-    )
+        headers = {**headers, "ChecksumAlgorithm": "CRC32C"}
+    answer = client.repeat("create_multipart_upload", Key=client.options.key(name), **headers)
     return Upload(name, str(answer["UploadId"]), token, exclusive)
 
 
@@ -193,7 +209,7 @@ def complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], 
                     refusal.conclude(in_doubt)
                 raise
             in_doubt = in_doubt or refusal.is_doubtful
-            if not may_repeat(refusal, backoff):
+            if not refusal.may_repeat(backoff):
                 refusal.conclude(in_doubt)
         else:
             return
@@ -210,45 +226,40 @@ def _landed(client: S3Client, upload: Upload, length: int) -> bool:
     return found.metadata.get(META_TOKEN) == upload.token and found.length == length
 
 
+def unfinished(client: S3Client, prefix: str = "") -> Iterator[Unfinished]:
+    """The unfinished uploads of names that begin with ``prefix``. Raises ``Refusal``."""
+    prefix = client.options.key(prefix)
+    marker: dict[str, Any] = {}
+    while True:
+        page = client.repeat("list_multipart_uploads", Prefix=prefix, **marker)
+        now_s = _server_time_s(page)
+        before = marker
+        try:
+            for item in page.get("Uploads", ()):
+                begun_s = item["Initiated"].timestamp()
+                if item["Key"].startswith(prefix):
+                    yield Unfinished(item["Key"], item["UploadId"], int(begun_s * 1000), now_s - begun_s)
+            if not page["IsTruncated"]:
+                return
+            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+        except KeyError as missing:
+            raise nonsense(f"a list of uploads without {missing}") from missing
+        if marker == before:
+            raise nonsense("a list of uploads that does not continue")
+
+
 def sweep(client: S3Client, older_than_s: float) -> int:
     """Abort unfinished uploads under the root that began more than ``older_than_s`` ago, by the server's clock.
 
     Returns how many. Raises ``Refusal``. Retry: safe. A foreign upload that is still under way and older than that fails.
     """
-    options = client.options
-    prefix = options.key("")
-    marker: dict[str, Any] = {}
     aborted = 0
-    for _ in range(_SWEEP_PAGES_MAX):
-        page = client.repeat("list_multipart_uploads", Prefix=prefix, **marker)
-        try:
-            stale, marker = _stale(page, prefix, older_than_s), _next_marker(page)
-        except KeyError as missing:
-            raise nonsense(f"a list of uploads without {missing}") from missing
-        for upload in stale:
+    for upload in islice(unfinished(client), _SWEPT_MAX):
+        if upload.age_s >= older_than_s:
             with contextlib.suppress(Refusal):
-                client.repeat("abort_multipart_upload", **upload)
+                client.repeat("abort_multipart_upload", Key=upload.key, UploadId=upload.id)
                 aborted += 1
-        if not marker:
-            break
     return aborted
-
-
-def _stale(page: dict[str, Any], prefix: str, older_than_s: float) -> list[dict[str, Any]]:
-    """The uploads on a page that are to be aborted. Raises ``KeyError`` where the page leaves something out."""
-    now_s = _server_time_s(page)
-    return [
-        {"Key": item["Key"], "UploadId": item["UploadId"]}
-        for item in page.get("Uploads", [])
-        if now_s - item["Initiated"].timestamp() >= older_than_s and str(item["Key"]).startswith(prefix)
-    ]
-
-
-def _next_marker(page: dict[str, Any]) -> dict[str, Any]:
-    """Where the next page begins; empty after the last one. Raises ``KeyError``."""
-    if not page.get("IsTruncated"):
-        return {}
-    return {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
 
 def _server_time_s(answer: dict[str, Any]) -> float:

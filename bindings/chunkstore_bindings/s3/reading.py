@@ -33,12 +33,11 @@ _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})\Z")
 
 
 class Head(NamedTuple):
-    """What a server says about an object. ``locked_until_ms``: the end of its lock, where there is one and we may know."""
+    """What a server says about an object."""
 
     length: int
     modified_ms: int
     metadata: Mapping[str, str]
-    locked_until_ms: int | None = None
 
 
 class Found(NamedTuple):
@@ -68,13 +67,8 @@ def head(client: S3Client, name: str) -> Head:
         # A GET's answer has a body that shows whether the server gave it; if it succeeds, the object was made meanwhile.
         get_range(client, name, 0, 1)
         answer = client.repeat("head_object", Key=client.options.key(name))
-    locked = answer.get("ObjectLockRetainUntilDate")
-    return Head(
-        int(answer["ContentLength"]),
-        int(answer["LastModified"].timestamp() * 1000),
-        answer.get("Metadata", {}),
-        None if locked is None else int(locked.timestamp() * 1000),
-    )
+    modified_ms = int(answer["LastModified"].timestamp() * 1000)
+    return Head(int(answer["ContentLength"]), modified_ms, answer.get("Metadata", {}))
 
 
 def exists(client: S3Client, name: str) -> bool:
@@ -90,7 +84,7 @@ def exists(client: S3Client, name: str) -> bool:
 
 def get_range(client: S3Client, name: str, offset: int, length: int) -> Found:
     """Up to ``length`` (at least one) bytes from ``offset``; empty at and beyond the end. Raises ``Refusal``, ``Damaged``."""
-    return _verified(client, name, partial(_get_once, client, name, offset, length))
+    return _verified(client, name, partial(_fetch, client, name, offset, length))
 
 
 def read_range(client: S3Client, name: str, offset: int, length: int, pool: runtime.Pool) -> bytes:
@@ -118,7 +112,7 @@ def read_into(client: S3Client, name: str, offset: int, view: memoryview, pool: 
         return 0
     ways = min(client.options.concurrency, -(-len(view) // client.options.part_size_bytes))
     if ways <= 1:
-        return _verified(client, name, partial(_fill_once, client, name, offset, view)).size
+        return _verified(client, name, partial(_fetch, client, name, offset, len(view), view)).size
     return _verified(client, name, partial(_fill_split, client, name, offset, view, ways, pool)).size
 
 
@@ -135,39 +129,34 @@ def _verified(client: S3Client, name: str, attempt: Callable[[], Found]) -> Foun
         damaged = Damaged(f"CRC32C {found.crc:08x}, kept with it {found.expected_crc:08x}", object=name)
 
 
-def _get_once(client: S3Client, name: str, offset: int, length: int) -> Found:
+def _fetch(client: S3Client, name: str, offset: int, length: int, view: memoryview | None = None) -> Found:
+    """One ranged GET, into ``view`` if there is one."""
     answer = _ask(client, name, offset, length)
     if answer is None:
         return _NOTHING
     expected, total = _sizes(answer, offset, length)
-    data = joined(_blocks(client, answer, expected))
-    kept = kept_crc(answer) if expected == total else None
-    crc = crc32c(data) if kept is not None else 0
-    return Found(expected, total, answer["ETag"], crc, kept, data, answer.get("Metadata", {}))
-
-
-def _fill_once(client: S3Client, name: str, offset: int, view: memoryview) -> Found:
-    answer = _ask(client, name, offset, len(view))
-    if answer is None:
-        return _NOTHING
-    expected, total = _sizes(answer, offset, len(view))
-    at = crc = 0
     kept = kept_crc(answer)
-    whole = expected == total and kept is not None
-    for block in _blocks(client, answer, expected):
-        view[at : at + len(block)] = block
-        at += len(block)
-        if whole:
-            crc = crc32c_extend(crc, block)
-    return Found(expected, total, answer["ETag"], crc, kept)
+    is_checked = expected == total and kept is not None
+    data, at, crc = b"", 0, 0
+    if view is None:
+        data = joined(_blocks(client, answer, expected))
+        crc = crc32c(data) if is_checked else 0
+    else:
+        for block in _blocks(client, answer, expected):
+            view[at : at + len(block)] = block
+            at += len(block)
+            if is_checked:
+                crc = crc32c_extend(crc, block)
+    return Found(expected, total, answer["ETag"], crc, kept, data, answer.get("Metadata", {}))
 
 
 def _fill_split(client: S3Client, name: str, offset: int, view: memoryview, ways: int, pool: runtime.Pool) -> Found:
     """The ranges of one view at once, each with its own tries. They are verified together, if together they are the object."""
     size = -(-len(view) // ways)
     attempts = [
-        partial(_fill_once, client, name, offset + start, view[start : start + size])
+        partial(_fetch, client, name, offset + start, len(part), part)
         for start in range(0, len(view), size)
+        for part in (view[start : start + size],)
     ]
     pieces = pool.run_all([partial(client.repeated, attempt) for attempt in attempts])
     present = [piece for piece in pieces if piece.size]

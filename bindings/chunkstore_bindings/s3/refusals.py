@@ -19,6 +19,7 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from chunkstore import runtime
+from chunkstore.deadline import Backoff
 from chunkstore.errors import (
     ChunkExists,
     ChunkNotFound,
@@ -182,6 +183,10 @@ class Refusal(Exception):
     def may_pass(self) -> bool:
         """Whether the same request may succeed later."""
         return self.kind in _PASSING
+
+    def may_repeat(self, backoff: Backoff) -> bool:
+        """Whether the request is sent again; sleeps before that."""
+        return self.may_pass and backoff.pause(busy=self.is_busy, retry_after_s=self.retry_after_s)
 
     def error(self, name: str) -> ChunkstoreError:
         """The error of the storage port for object ``name``."""

@@ -15,7 +15,6 @@ from typing import Final
 from chunkstore.checksum import BytesLike, crc32c
 from chunkstore_bindings.s3.checksums import META_TOKEN, Body, Integrity, new_token, object_headers
 from chunkstore_bindings.s3.client import S3Client
-from chunkstore_bindings.s3.pacing import may_repeat
 from chunkstore_bindings.s3.reading import get_range
 from chunkstore_bindings.s3.refusals import Kind, Refusal
 
@@ -79,7 +78,7 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
                 except Refusal as unread:
                     unread.conclude(in_doubt)
             in_doubt = in_doubt or refusal.is_doubtful
-            if not may_repeat(refusal, backoff):
+            if not refusal.may_repeat(backoff):
                 refusal.conclude(in_doubt)
         else:
             integrity.learn(answer)

@@ -101,11 +101,6 @@ class S3ChunkStorage(BaseChunkStorage):
         """Requests by verb (every attempt), ``sent_bytes`` and ``received_bytes`` of users' data, since it was opened."""
         return self._client.counts()
 
-    @property
-    def pace_s(self) -> float:
-        """How long each request waits at present, because the server asked to slow down."""
-        return self._client.pace_s
-
     def sweep_uploads(self, older_than_s: float | None = None) -> int:
         """Abort unfinished uploads under the root that are older than this (default: the option ``stale_upload_s``).
 
@@ -185,18 +180,9 @@ class S3ChunkStorage(BaseChunkStorage):
         try:
             self._do(name, lambda: self._client.repeat("delete_object", Key=self.options.key(name)))
         except StorageUnavailable as error:
-            if not isinstance(error.__cause__, Refusal) or error.__cause__.kind is not Kind.DENIED:
-                raise
-            until_ms, text = self._locked_until_ms(name), error.message
-            if until_ms is not None:
-                text += f"; it is locked until {until_ms} ms since 1970"
-            raise AccessDenied(text, object=name, until_ms=until_ms) from error
-
-    def _locked_until_ms(self, name: str) -> int | None:
-        """When an object's lock ends, as far as we may know."""
-        with suppress(ChunkstoreError):
-            return self._do(name, lambda: head(self._client, name)).locked_until_ms
-        return None
+            if isinstance(error.__cause__, Refusal) and error.__cause__.kind is Kind.DENIED:
+                raise AccessDenied(error.message, object=name) from error
+            raise
 
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         return self._do(prefix, lambda: list_page(self._client, prefix, after, limit))

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from chunkstore import runtime
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable, Unsupported
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Unsupported
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.wrapping import layers
 
@@ -32,7 +32,6 @@ __all__ = [
 
 PROBE_VERSION = 1
 PROBE_RACERS = 16
-_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,7 @@ def probe_create_if_absent(storage: ChunkStorage, name_prefix: str) -> ProbeResu
     """Probe ``storage`` with two unique names that begin with ``name_prefix`` (such as ``"orders/tmp/"``).
 
     Raises: ``Unsupported`` naming the check that failed; ``StorageUnavailable`` when the storage did not answer, so that
-    nothing is known. Retry: safe, each probe has names of its own. At most ``_WAIT_S`` of waiting for the race.
+    nothing is known. Retry: safe, each probe has names of its own.
     """
     stem = f"{name_prefix}probe-{runtime.token(8).hex()}"
     first, raced = f"{stem}-first", f"{stem}-raced"
@@ -160,40 +159,13 @@ def _check_existing_name(storage: ChunkStorage, name: str) -> None:
 
 
 def _race(storage: ChunkStorage, name: str) -> list[int]:
-    """The numbers of the racers whose creation of ``name`` was reported as done."""
-    start = runtime.event()
-    ready = runtime.condition()
-    waiting = 0
-    answers: list[bool | BaseException | None] = [None] * PROBE_RACERS
-
-    def racer(number: int) -> None:
-        nonlocal waiting
-        with ready:
-            waiting += 1
-            ready.notify_all()
-        if not start.wait(_WAIT_S):
-            return
-        try:
-            answers[number] = storage.create_if_absent(name, b"racer %d" % number)
-        except BaseException as error:  # noqa: BLE001  (reported below, in the caller's thread)
-            answers[number] = error
-
-    deadline_s = runtime.monotonic_s() + _WAIT_S
-    tasks = [runtime.spawn(partial(racer, number), f"probe-{number}") for number in range(PROBE_RACERS)]
-    with ready:
-        while waiting < PROBE_RACERS and runtime.monotonic_s() < deadline_s:
-            ready.wait(max(0.0, deadline_s - runtime.monotonic_s()))
-    start.set()
-    for task in tasks:
-        task.join(max(0.0, deadline_s - runtime.monotonic_s()))
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-        if answer is None:
-            raise StorageUnavailable(
-                f"{storage.url}: a create of {name!r} did not end within {_WAIT_S:g} s", object=name
-            )
-    return [number for number, answer in enumerate(answers) if answer is True]
+    """The numbers of the racers whose creation of ``name`` was reported as done. Each call ends by the binding's own deadline."""
+    pool = runtime.pool("chunkstore-probe", PROBE_RACERS - 1)  # the first one runs here
+    try:
+        calls = [partial(storage.create_if_absent, name, b"racer %d" % number) for number in range(PROBE_RACERS)]
+        return [number for number, won in enumerate(pool.run_all(calls)) if won]
+    finally:
+        pool.close()
 
 
 def _check_race(storage: ChunkStorage, name: str, winners: list[int]) -> None:
