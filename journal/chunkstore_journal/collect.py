@@ -238,7 +238,9 @@ def _due_of(
     # whether the highest is there the caller asks.
     records = stream.slots[:-1]
     due = [
-        info for index, info in records if opened.header.lsn + index <= keep_from and (stream.epoch, index) < oldest_inline_record
+        info
+        for index, info in records
+        if opened.header.lsn + index <= keep_from and (stream.epoch, index) < oldest_inline_record
     ]
     whole = len(due) == len(records)
     if stream.log is not None:

@@ -174,7 +174,13 @@ class ContainerJournal(JournalService):
         with self._store.view() as view:
             lowest, held = pinned_lsn(view), oldest_inline_record(view)
         return self._collector.run(
-            head, self._published, pinned_lsn=lowest, oldest_inline_record=held, dry_run=dry_run, go_on=go_on, least=least
+            head,
+            self._published,
+            pinned_lsn=lowest,
+            oldest_inline_record=held,
+            dry_run=dry_run,
+            go_on=go_on,
+            least=least,
         )
 
     def renew_lease(self, epoch: int, *, released: bool) -> None:
