@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from chunkstore.errors import Damaged, RolledBack
 from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import GENESIS, Head, Position
-from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
+from chunkstore_journal.history import Leg, Opened, Streams
 from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.recovery import Mismatch, route
 from chunkstore_journal.walk import newest_opened, visible_end
@@ -109,8 +109,7 @@ class SeenEnds:
             newest = newest_opened(self._streams, lost - 1)
             end = GENESIS
             if newest:
-                reached = visible_end(self._streams, self._streams.opened(newest))
-                end = Position(reached.lsn, reached.hash, newest, reached.index, 0)
+                end = visible_end(self._streams, self._streams.opened(newest))._replace(end=0)
             self._give_up_cache(self._cache, end, object)
 
     def known(self, previous: Opened) -> Position | None:
@@ -147,7 +146,7 @@ class SeenEnds:
             link = self._latest.snapshot
             # A hint may say anything: what contradicts itself is no witness.
             if link.lsn - previous.header.lsn == link.index - 1:
-                found.append(("", Position(link.lsn, link.hash, link.epoch, link.index, link.end)))
+                found.append(("", link.position))
         return [
             (what, position) for what, position in found if position.epoch == previous.epoch and position.index >= 1
         ]
@@ -190,7 +189,7 @@ class SeenEnds:
         if not at.lsn:
             return False
         try:
-            former = Leg(self._streams.opened(end.epoch), StreamEnd(end.index, end.end, end.lsn, end.hash))
+            former = Leg(self._streams.opened(end.epoch), end)
             first = route(self._streams, cache, former)[0]
         except Mismatch:
             return True
@@ -217,8 +216,7 @@ class SeenEnds:
         """The object in which the record after ``end`` would be."""
         if not end.epoch:
             return self._names.journal_prefix()
-        append = self._streams.mode == "append"
-        return self._names.log(end.epoch) if append else self._names.slot(end.epoch, end.index)
+        return self._streams.object_of(end.epoch, end.index)
 
     def _others(self, end: Position) -> str:
         """Who else has seen more."""
@@ -255,8 +253,8 @@ def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
     now, name = GENESIS, names.journal_prefix()
     opened = None if newest is None else newest.opened
     if newest is not None:
-        now = newest.position
-        name = names.log(now.epoch) if streams.mode == "append" else names.slot(now.epoch, now.index)
+        now = newest.end
+        name = streams.object_of(now.epoch, now.index)
     lsn, has_left = now.lsn, False
     while opened is not None and _is_foreign(opened, seen.opened):
         has_left, lsn, previous = True, opened.payload.last_lsn, opened.payload.previous_epoch
@@ -265,7 +263,7 @@ def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
     # The newest stream has all of its records, and where an owner was set back with its disk, it goes on with others.
     if on_stream and seen_lsn <= lsn and (has_left or streams.is_there(seen)):
         return
-    where = streams.place_of(seen) if on_stream else seen.opened.object
+    where = streams.object_of(seen.end.epoch, seen.end.index - 1) if on_stream else seen.opened.object
     text = (
         f"the journal, which ends at lsn {now.lsn} of epoch {now.epoch}, no longer has the records that were "
         f"followed up to lsn {seen_lsn} of epoch {seen.opened.epoch} ({where}). Records were lost, the root "
@@ -282,7 +280,7 @@ def require_held(streams: Streams, seen: Leg) -> None:
         require_seen(streams, seen, None)
         return
     opened = streams.opened(epoch)
-    end = seen.end if opened.hash == seen.opened.hash else StreamEnd(1, 0, opened.header.lsn, opened.hash)
+    end = seen.end if opened.hash == seen.opened.hash else opened.position
     try:
         require_seen(streams, seen, Leg(opened, end))
     except RolledBack:

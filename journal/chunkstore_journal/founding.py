@@ -18,7 +18,7 @@ from chunkstore.errors import ChunkstoreError, Conflict
 from chunkstore.journal import Batch, JournalBroken, Ownership, RecordKind
 from chunkstore.metadata.port import Head, MetadataCache, Position
 from chunkstore_journal.claim import ClaimAttempt, ClosedStream
-from chunkstore_journal.history import Opened, StreamEnd, Streams
+from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.lease import write_lease
 from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.recovery import Materialised, Progress
@@ -70,7 +70,7 @@ class Founding(TakeOver):
             link = self._make(attempt.epoch, attempt.claim.token)
             # Of rows there are none here: the OPEN is built from what is said of them.
             self._empty.finish_load(Head(Position(link.lsn, link.hash, 0, 0, 0), link.digest))
-            attempt.closed = closed = ClosedStream(StreamEnd(0, 0, link.lsn, link.hash))
+            attempt.closed = closed = ClosedStream(Position(link.lsn, link.hash, 0, 0, 0))
             attempt.open_data = self._build_open(attempt, None, closed, found._replace(snapshot=link))
         return self._serve(attempt, None, closed, found)
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
 from chunkstore.journal import OpCode, RecordKind
-from chunkstore.metadata.port import Op, RowChange
+from chunkstore.metadata.port import Op, Position, RowChange
 from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
 
 __all__ = [
@@ -25,8 +25,6 @@ __all__ = [
     "MODES",
     "MODE_NUMBERS",
     "PAYLOAD_VERSION",
-    "BaseLink",
-    "GcNote",
     "OpenPayload",
     "SealPayload",
     "SnapshotLink",
@@ -96,19 +94,6 @@ _OF_EXTENTS = (1,)
 _VALUE_BYTES_MAX = LIMITS.row_bytes_max
 
 
-class BaseLink(NamedTuple):
-    """The newest stream, at or before an OPEN's predecessor, that changed any row, and where it is cut.
-
-    A reader whose state has the digest of that point may skip the streams after it. ``hash`` is the last record's.
-    """
-
-    epoch: int
-    end_index: int
-    end_byte: int
-    lsn: int
-    hash: bytes
-
-
 class SnapshotLink(NamedTuple):
     """A validated snapshot and the position (``lsn``, ``hash``, ``epoch``, ``index``, ``end``) it is at."""
 
@@ -120,11 +105,10 @@ class SnapshotLink(NamedTuple):
     index: int  # type: ignore[assignment]
     end: int
 
-
-class GcNote(NamedTuple):
-    """What a GC_NOTE record says: names of objects that were deleted."""
-
-    names: tuple[str, ...]
+    @property
+    def position(self) -> Position:
+        """The point of history that it shows."""
+        return Position(self.lsn, self.hash, self.epoch, self.index, self.end)
 
 
 class OpenPayload(NamedTuple):
@@ -135,7 +119,8 @@ class OpenPayload(NamedTuple):
     ``last_lsn``, ``last_hash``: the last record of history before this OPEN, the embedded one included.
     ``embedded``: the whole bytes of the one adopted record after the cut, or empty. ``flags``:
     ``FLAG_GIVEN_UP`` (what was seen after the cut is gone, and history goes on without it).
-    ``rows``: reconciliation that takes effect with the OPEN.
+    ``rows``: reconciliation that takes effect with the OPEN. ``base``: the cut of the newest stream, at or before the predecessor, that
+    changed any row: a reader whose state has the digest of that point may skip the streams after it.
     """
 
     epoch: int
@@ -146,7 +131,7 @@ class OpenPayload(NamedTuple):
     last_lsn: int
     last_hash: bytes
     embedded: bytes
-    base: BaseLink
+    base: Position
     snapshot: SnapshotLink | None
     mode: Literal["slot", "append"]
     host: str
@@ -289,8 +274,8 @@ def encode_note(
 ) -> bytes:
     """The payload of a note record: that of OPS with a fourth element, so that ``decode_ops`` reads its rows.
 
-    ``notes`` is a ``SnapshotLink`` for SNAPSHOT_NOTE, a ``GcNote`` for GC_NOTE (or plain tuples of the same fields), and
-    any tuple of ints, text, bytes and tuples for the other kinds. Raises ``InvalidArgument``.
+    ``notes`` is a ``SnapshotLink`` for SNAPSHOT_NOTE (or a plain tuple of its fields), and any tuple of ints, text, bytes
+    and tuples for the other kinds. Raises ``InvalidArgument``.
     """
     if flaw := _flaw(ops, rows):
         raise _unreadable(flaw)
@@ -298,8 +283,6 @@ def encode_note(
     try:
         if kind == RecordKind.SNAPSHOT_NOTE:
             body = link_to_wire(SnapshotLink(*notes))  # type: ignore[arg-type]
-        elif kind == RecordKind.GC_NOTE:
-            body = (tuple(GcNote(*notes).names),)  # type: ignore[arg-type]
     except (TypeError, AttributeError) as error:
         raise InvalidArgument(f"this is not a valid {kind.name}: {error}", argument="notes") from error
     raw = pack((PAYLOAD_VERSION, tuple(ops), tuple(rows), body))
@@ -308,23 +291,14 @@ def encode_note(
     return raw
 
 
-def decode_note(
-    kind: RecordKind, payload: bytes, *, object: str, position: int
-) -> SnapshotLink | GcNote | tuple[object, ...]:
-    """What a note record says: a ``SnapshotLink``, a ``GcNote``, or the plain tuple of another kind. Raises ``Damaged``."""
+def decode_note(kind: RecordKind, payload: bytes, *, object: str, position: int) -> SnapshotLink | tuple[object, ...]:
+    """What a note record says: a ``SnapshotLink``, or the plain tuple of another kind. Raises ``Damaged``."""
     fields = Fields(unpack(payload, object, position), f"the payload of {kind.name}", object, position)
     fields.version(PAYLOAD_VERSION)
     fields.array()
     fields.array()
     note = fields.array()
-    if kind == RecordKind.SNAPSHOT_NOTE:
-        return link_from_wire(note, object, position)
-    if kind == RecordKind.GC_NOTE:
-        names = Fields(note, "a GC note", object, position).array()
-        if not all(type(name) is str for name in names):
-            refuse("a GC note holds something that is not a name", object, position)
-        return GcNote(names)  # type: ignore[arg-type]
-    return note
+    return link_from_wire(note, object, position) if kind == RecordKind.SNAPSHOT_NOTE else note
 
 
 # --- OPEN and SEAL ---------------------------------------------------------------------------------------------------
@@ -356,9 +330,10 @@ def link_from_wire(value: object, object: str, position: int) -> SnapshotLink:
     )
 
 
-def _base(value: object, object: str, position: int) -> BaseLink:
+def _base(value: object, object: str, position: int) -> Position:
     fields = Fields(value, "a base link", object, position)
-    return BaseLink(fields.whole(), fields.whole(), fields.whole(), fields.whole(), fields.raw(HASH_BYTES))
+    epoch, index, end, lsn = fields.whole(), fields.whole(), fields.whole(), fields.whole()
+    return Position(lsn, fields.raw(HASH_BYTES), epoch, index, end)
 
 
 def encode_open(payload: OpenPayload) -> bytes:
@@ -367,6 +342,7 @@ def encode_open(payload: OpenPayload) -> bytes:
         raise _unreadable(flaw)
     if payload.mode not in MODE_NUMBERS:
         raise InvalidArgument(f"mode must be 'slot' or 'append', not {payload.mode!r}", argument="mode")
+    base = payload.base
     raw = pack(
         (
             PAYLOAD_VERSION,
@@ -378,7 +354,7 @@ def encode_open(payload: OpenPayload) -> bytes:
             payload.last_lsn,
             payload.last_hash,
             payload.embedded,
-            tuple(payload.base),
+            (base.epoch, base.index, base.end, base.lsn, base.hash),
             None if payload.snapshot is None else link_to_wire(payload.snapshot),
             MODE_NUMBERS[payload.mode],
             payload.host,

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from chunkstore import runtime
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, StorageFull
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, Position
 from chunkstore_journal.claim import read_latest
 from chunkstore_journal.extents import check_moved, extents_of, lines_of
-from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
-from chunkstore_journal.payloads import BaseLink, SnapshotLink, decode_note, decode_ops
+from chunkstore_journal.history import Leg, Opened, Streams, position_after
+from chunkstore_journal.payloads import SnapshotLink, decode_note, decode_ops
 from chunkstore_journal.record import Record
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot, read_snapshot_header
 
@@ -44,7 +43,6 @@ _BATCH_BYTES = 8 << 20
 _RESTARTS_MAX = 5
 _RESTARTS_PAST_MAX = 2
 """What was collected of the past does not come back."""
-_WORKERS = 16
 
 
 Taken: TypeAlias = Callable[[Commit, bytes], None]
@@ -139,13 +137,9 @@ def route(streams: Streams, head: Head, leg: Leg) -> list[_Step]:
         if at.lsn == base.lsn or base.epoch == 0:
             raise Mismatch(f"its record with lsn {at.lsn} is not that of history")
         steps.append(whole)
-        leg = Leg(streams.opened(base.epoch), _end_of_base(base))
+        leg = Leg(streams.opened(base.epoch), base)
     steps.reverse()
     return steps
-
-
-def _end_of_base(base: BaseLink) -> StreamEnd:
-    return StreamEnd(base.end_index, base.end_byte, base.lsn, base.hash)
 
 
 def _inside(at: Position, leg: Leg) -> _Step:
@@ -154,7 +148,7 @@ def _inside(at: Position, leg: Leg) -> _Step:
     if good and at.lsn == opened.header.lsn:
         good = at.hash == opened.hash
     if good and at.lsn == end.lsn:
-        good = (at.hash, at.index, at.end) == (end.hash, end.index, end.byte)
+        good = at == end
     if not good:
         raise Mismatch(f"it is at lsn {at.lsn} of epoch {at.epoch}, which is not in history")
     return _Step(leg, None, False, False, at)
@@ -185,10 +179,12 @@ def commits_of_open(opened: Opened, *, embedded: bool) -> list[Commit]:
     return commits
 
 
-def records_of_leg(
-    streams: Streams, start: Position, leg: Leg, pool: runtime.Pool
-) -> Iterator[tuple[Record, Position]]:
-    """The records of a stream from ``start`` to where history leaves it, each with the point after it.
+Link: TypeAlias = tuple[Record, Position, Position]
+"""A record, and the points before and after it."""
+
+
+def records_of_leg(streams: Streams, start: Position, leg: Leg) -> Iterator[Link]:
+    """The records of a stream from ``start`` to where history leaves it.
 
     Raises: ``ChunkNotFound`` (collected), ``Damaged`` (shorter than the recorded end, forked, unreadable), ``Mismatch``
     (the very first record does not follow ``start``: then ``start`` is what is wrong).
@@ -197,13 +193,12 @@ def records_of_leg(
     if start.index >= end.index:
         return
     epoch = opened.epoch
-    append = streams.mode == "append"
     log = streams.names.log(epoch)  # made once: names cost as much as decoding a record
-    reader = streams.log_reader(epoch, start.end, end.byte) if append else None
-    source = iter(reader) if reader is not None else streams.read_slots(epoch, start.index, end.index, pool)
+    reader = streams.log_reader(epoch, start.end, end.end) if streams.mode == "append" else None
+    source = iter(reader) if reader is not None else streams.read_slots(epoch, start.index, end.index)
     last = start
     while last.index < end.index:
-        name = log if append else streams.names.slot(epoch, last.index)
+        name = log if reader is not None else streams.names.slot(epoch, last.index)
         try:
             record = next(source, None)
             if record is None:
@@ -212,16 +207,14 @@ def records_of_leg(
                     object=name,
                     position=last.end,
                 )
-            check_link(record, last, object=name, position=last.end)
+            before = last
+            last = position_after(record, before, object=name, end=reader.offset if reader is not None else 0)
         except Damaged as damage:
             if last is start and start.index > 1:
                 raise Mismatch(f"the record after lsn {start.lsn} does not follow it ({damage.message})") from damage
             raise
-        last = Position(
-            record.header.lsn, record.hash, epoch, last.index + 1, reader.offset if reader is not None else 0
-        )
-        yield record, last
-    if (last.lsn, last.hash, last.end) != (end.lsn, end.hash, end.byte):
+        yield record, before, last
+    if last != end:
         raise Damaged(f"epoch {epoch} does not end as its successor recorded", object=opened.object, position=last.end)
 
 
@@ -240,9 +233,7 @@ def _no_blob(_commit: Commit, _payload: bytes) -> None:
     """For those who keep no bytes of extents."""
 
 
-def _take(
-    streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Pool, progress: Progress, taken: Taken
-) -> None:
+def _take(streams: Streams, store: MetadataStore, step: _Step, progress: Progress, taken: Taken) -> None:
     opened = step.leg.opened
     if step.jump is not None and not store.jump(step.jump, store.head().digest):
         raise Mismatch(f"it is after lsn {step.jump.lsn}")
@@ -263,17 +254,14 @@ def _take(
     payloads: list[bytes] = []
     size = 0
     log = streams.names.log(opened.epoch)
-    slots = streams.mode == "slot"
-    at = step.start.end
-    for record, position in records_of_leg(streams, step.start, step.leg, pool):
-        name = streams.names.slot(opened.epoch, position.index - 1) if slots else log
+    for record, before, position in records_of_leg(streams, step.start, step.leg):
+        name, at = log if position.end else streams.names.slot(opened.epoch, before.index), before.end
         batch.append(commit_of(record, position, object=name, at=at))
         payloads.append(record.payload)
         if record.header.kind == RecordKind.SNAPSHOT_NOTE:
             note = decode_note(record.header.kind, record.payload, object=name, position=at)
             if isinstance(note, SnapshotLink):
                 progress.notes.append(note)
-        at = position.end
         size += record.size
         if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
             progress.count(len(batch), size, record.header.time_ms)
@@ -288,7 +276,6 @@ def replay_to(
     streams: Streams,
     store: MetadataStore,
     leg: Leg,
-    pool: runtime.Pool,
     progress: Progress,
     taken: Taken = _no_blob,
 ) -> None:
@@ -298,7 +285,7 @@ def replay_to(
     ``StorageFull``, ``StorageUnavailable``.
     """
     for step in route(streams, store.head(), leg):
-        _take(streams, store, step, pool, progress, taken)
+        _take(streams, store, step, progress, taken)
 
 
 class _Search:
@@ -309,14 +296,12 @@ class _Search:
         streams: Streams,
         cache: MetadataCache,
         leg: Leg,
-        pool: runtime.Pool,
         ahead: tuple[int, bytes] | None,
         past: bool,
     ) -> None:
         self.streams = streams
         self.cache = cache
         self.leg = leg
-        self.pool = pool
         self.ahead = ahead
         self.past = past
         """Whether history goes on after the end: then snapshots that are there say nothing, and no store is the current one."""
@@ -349,7 +334,7 @@ class _Search:
                 load_snapshot(self.streams.storage, name, store, container=self.streams.container, expected=link)
                 blames = True
             if store.head().position[:2] != self.ahead:
-                replay_to(self.streams, store, self.leg, self.pool, progress, taken)
+                replay_to(self.streams, store, self.leg, progress, taken)
             discard = False
             return progress
         except CacheDamaged as rot:
@@ -461,23 +446,19 @@ def materialise(
 
     Raises: ``Damaged`` when no source leads there (``NothingLeads``: because it was collected); ``StorageFull``, ``StorageUnavailable``.
     """
-    pool = runtime.pool("journal-replay", _WORKERS)
-    search = _Search(streams, cache, leg, pool, ahead, past)
+    search = _Search(streams, cache, leg, ahead, past)
+    if current is None:
+        return _another(search)
+    progress = search.attempt(current, "the local cache", keep=True, taken=taken)
+    if progress is not None:
+        return search.result(current, "cache", progress, None)
     try:
-        if current is None:
-            return _another(search)
-        progress = search.attempt(current, "the local cache", keep=True, taken=taken)
-        if progress is not None:
-            return search.result(current, "cache", progress, None)
-        try:
-            found = _another(search)
-        except (Damaged, StorageFull):
-            (discard or cache.discard)(current)
-            raise
+        found = _another(search)
+    except (Damaged, StorageFull):
         (discard or cache.discard)(current)
-        return found
-    finally:
-        pool.close()
+        raise
+    (discard or cache.discard)(current)
+    return found
 
 
 def _another(search: _Search) -> Materialised:

@@ -33,18 +33,17 @@ from chunkstore_journal.claim import (
 )
 from chunkstore_journal.ends import SeenEnds
 from chunkstore_journal.extents import moved_extents
-from chunkstore_journal.history import ZERO_HASH, Leg, Opened, StreamEnd, Streams
+from chunkstore_journal.history import Leg, Opened, Streams
 from chunkstore_journal.lease import overrule_lease, read_lease
 from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.payloads import (
     FLAG_GIVEN_UP,
-    BaseLink,
     OpenPayload,
     SnapshotLink,
     encode_open,
 )
 from chunkstore_journal.record import RecordHeader, encode_record
-from chunkstore_journal.recovery import Materialised, Mismatch, Progress, commit_of, materialise, replay_to
+from chunkstore_journal.recovery import Materialised, Progress, commit_of, materialise
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
 from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
 from chunkstore_journal.stream import OwnedStream
@@ -208,9 +207,7 @@ class TakeOver:
         assert self._store is not None
         if self._own is None or previous is None:
             return Ownership(journal=journal, store=self._store, report=report)
-        return Ownership(
-            journal=journal, store=self._store, report=report, adopted=adopted_position(previous.epoch, closed)
-        )
+        return Ownership(journal=journal, store=self._store, report=report, adopted=adopted_position(closed))
 
     def _forget_what_is_lost(self, attempt: ClaimAttempt) -> None:
         """Let no witness that was given up speak again, before our OPEN says that history goes on without it (A17)."""
@@ -236,7 +233,7 @@ class TakeOver:
         """T3."""
         if previous is None:
             self._seen.judge(GENESIS)
-            return ClosedStream(StreamEnd(0, 0, 0, ZERO_HASH))
+            return ClosedStream(GENESIS)
         known = self._seen.known(previous)
         if self._streams.mode == "slot":
             end = seal_stream(
@@ -244,7 +241,7 @@ class TakeOver:
             )
             return ClosedStream(end)
         closed = read_tail(self._streams, previous, known=known, synced_hash=self._seen.synced_hash)
-        self._seen.judge(adopted_position(previous.epoch, closed), torn=closed.tail_cut is not None)
+        self._seen.judge(adopted_position(closed), torn=closed.tail_cut is not None)
         return closed
 
     def _build_open(
@@ -263,13 +260,11 @@ class TakeOver:
             digest_after, changed = (digest, {}) if closed.embedded is None else self._embedded(view, closed)
         time_ms = max(runtime.now_ms(), found.progress.time_ms)
         # Before the first OPEN there is what the container begins with: nothing, or a state (protocol 3.11).
-        base = BaseLink(0, 0, 0, end.lsn, end.hash)
+        base = end
         if previous is not None:
             # The digest is the judge of "changed no row": equal digests are equal states, so readers may jump.
             unchanged = previous.is_quiet and digest == previous.header.digest
-            base = (
-                previous.payload.base if unchanged else BaseLink(previous.epoch, end.index, end.byte, end.lsn, end.hash)
-            )
+            base = previous.payload.base if unchanged else end
             # Who replayed to the end has looked at the last record's label, and the embedded one's, below, is none older.
             looked = found.progress.records or closed.embedded is not None
             label_ms = previous.header.time_ms if looked else last_label_ms(self._streams, previous, end)
@@ -284,7 +279,7 @@ class TakeOver:
             token=claim.token,
             previous_epoch=previous.epoch if previous is not None else 0,
             end_index=end.index,
-            end_byte=end.byte,
+            end_byte=end.end,
             last_lsn=last_lsn,
             last_hash=last_hash,
             embedded=closed.embedded_data,
@@ -313,7 +308,7 @@ class TakeOver:
         header = closed.embedded.header
         name = self._names.log(header.epoch)
         here = Position(header.lsn, closed.embedded.hash, header.epoch, header.index + 1, 0)
-        commit = commit_of(closed.embedded, here, object=name, at=closed.end.byte, embedded=True)
+        commit = commit_of(closed.embedded, here, object=name, at=closed.end.end, embedded=True)
         # Its owner may have applied it, and the state comes from its snapshot or its cache.
         applied = at.lsn == header.lsn
         if commit.lines is None:
@@ -333,11 +328,11 @@ class TakeOver:
                 f"the record with lsn {closed.embedded.header.lsn} does not lead to the state it names; if the local cache "
                 "is at fault, deleting it helps",
                 object=name,
-                position=closed.end.byte,
+                position=closed.end.end,
             )
         return digest, rows
 
-    def _newest_snapshot(self, previous: Opened | None, found: Materialised, end: StreamEnd) -> SnapshotLink | None:
+    def _newest_snapshot(self, previous: Opened | None, found: Materialised, end: Position) -> SnapshotLink | None:
         """What our OPEN names: readers start there, and the collector of this epoch never passes it (A10)."""
         links = [found.snapshot, *found.progress.notes]
         if previous is not None:
@@ -395,18 +390,9 @@ class TakeOver:
 
     def _finish(self, opened: Opened) -> None:
         """T9: apply what our OPEN made history; only now may this process serve."""
-        leg = Leg(opened, StreamEnd(1, 0, opened.header.lsn, opened.hash))
-        assert self._store is not None
-        pool = runtime.pool("journal-open", 1)
-        try:
-            replay_to(self._streams, self._store, leg, pool, Progress())
-        except (Mismatch, ChunkNotFound, Damaged, CacheDamaged) as error:
-            self._findings.append(f"the local cache was discarded after the take-over: {error}")
-            self._cache.discard(self._store)
-            self._store = None
-            self._store = materialise(self._streams, self._cache, leg, current=None).store
-        finally:
-            pool.close()
+        found = materialise(self._streams, self._cache, Leg(opened, opened.position), current=self._store)
+        self._store = found.store
+        self._findings += found.findings
 
 
 def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
@@ -420,10 +406,10 @@ def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
     return digest
 
 
-def adopted_position(epoch: int, closed: ClosedStream) -> Position:
-    """The point after what a successor adopts of stream ``epoch``, which ends so."""
-    end = closed.end
-    if closed.embedded is None:
-        return Position(end.lsn, end.hash, epoch, end.index, end.byte)
+def adopted_position(closed: ClosedStream) -> Position:
+    """The point after what a successor adopts of a stream that ends so."""
+    end, embedded = closed.end, closed.embedded
+    if embedded is None:
+        return end
     size = len(closed.embedded_data)
-    return Position(closed.embedded.header.lsn, closed.embedded.hash, epoch, end.index + 1, end.byte + size)
+    return Position(embedded.header.lsn, embedded.hash, end.epoch, end.index + 1, end.end + size)
