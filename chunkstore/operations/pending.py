@@ -75,7 +75,19 @@ class PendingLine:
     """One append whose bytes the record takes along, between reservation and decision (``PendingOp``). ``event``: the writer's id, event
     number, and the CRC32C of ``data``."""
 
-    __slots__ = ("data", "decided", "error", "event", "generation", "joined", "lsn", "offset", "segment_id", "segments", "waiters")
+    __slots__ = (
+        "data",
+        "decided",
+        "error",
+        "event",
+        "generation",
+        "joined",
+        "lsn",
+        "offset",
+        "segment_id",
+        "segments",
+        "waiters",
+    )
 
     kind: Final = RecordKind.OPS
     written: Final = True

@@ -212,7 +212,9 @@ def _plan_fenced(context: ReadContext, asked: Asked, *, again: bool) -> ReadPlan
             if plan.runs and context.tail is not None:
                 context.tail.missed()
         if context.tail_only or context.concurrent_fence_check:
-            left_to_fetch = _goes_without(context, plan) or (context.concurrent_fence_check and bool(plan.slices or plan.runs))
+            left_to_fetch = _goes_without(context, plan) or (
+                context.concurrent_fence_check and bool(plan.slices or plan.runs)
+            )
         return plan
     finally:
         # Also before an error: a deposed owner's "not found" is as old as its bytes.

@@ -341,7 +341,12 @@ class UpkeepCalls:
         from chunkstore.upkeep.sweep import sweep
 
         report = sweep(
-            self._container, self._context, self._parts.sweep_unfinished, delete=delete, keep_in=keep_in, age_s_min=age_s_min
+            self._container,
+            self._context,
+            self._parts.sweep_unfinished,
+            delete=delete,
+            keep_in=keep_in,
+            age_s_min=age_s_min,
         )
         self._space.found_orphans(report.orphan_bytes - report.deleted_bytes)
         return report

@@ -8,7 +8,7 @@ Leaves out: framing and checksums (``record``), the meaning of operations (the e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore.config import LIMITS
@@ -86,11 +86,8 @@ _SHAPES: dict[int, _Shape] = {
     OpCode.REPLACE: _WITH_CHUNKS,
     OpCode.SPILL: _WITH_CHUNKS,
 }
-_EXACT = {int(number): (int, *shape) for number, shape in _SHAPES.items()}
 _LISTING = frozenset(int(number) for number, shape in _SHAPES.items() if shape == _WITH_CHUNKS)
 _NUMBERS = (int, OpCode)
-_OF_EXTENTS = (1,)
-"""After an APPEND whose new chunks are extents."""
 _VALUE_BYTES_MAX = LIMITS.row_bytes_max
 
 
@@ -153,68 +150,50 @@ class SealPayload(NamedTuple):
 # --- operations and rows ---------------------------------------------------------------------------------------------
 
 
-def _op_flaw(op: object) -> str | None:
-    """Why this is not an operation's header, or None."""
-    if type(op) is not tuple or not op or type(op[0]) not in _NUMBERS or op[0] not in _SHAPES:
-        return f"{op!r:.100} is not an operation this program knows"
-    name = OpCode(op[0]).name
-    shape = _SHAPES[op[0]]
-    if tuple(map(type, op[1 : 1 + len(shape)])) != shape:
-        return f"operation {name} has wrong arguments"
-    if any(type(value) is int and value < 0 for value in op):
-        return f"operation {name} has a negative argument"
-    if shape == _WITH_CHUNKS:
-        for pair in op[4]:
-            if type(pair) is not tuple or tuple(map(type, pair)) != (int, bytes) or pair[0] < 0:
-                return f"operation {name} has a wrong chunk list"
-    return None
-
-
-def _sound_op(op: Op) -> bool:
-    """Whether ``_op_flaw`` has nothing to say, fast. False and (on garbage) common exceptions mean: ask it."""
+def _is_sound(op: Op) -> bool:
+    """Whether it is an operation's header as ``OpCode`` documents it, perhaps with more arguments. Garbage may raise common exceptions."""
     number = op[0]
+    if type(number) not in _NUMBERS:
+        return False
     if number in _LISTING:
-        _, segment_id, offset, length, chunks = op[:5]
-        if (
-            (len(op) != 5 and op[5:] != _OF_EXTENTS)
-            or type(segment_id) is not int
-            or type(offset) is not int
-            or type(length) is not int
-            or type(chunks) is not tuple
-        ):
+        _, segment_id, offset, length, chunks, *more = op
+        if not (type(segment_id) is type(offset) is type(length) is int and type(chunks) is tuple):
             return False
         for start, identity in chunks:
             if type(start) is not int or type(identity) is not bytes or start < 0:
                 return False
-        return segment_id >= 0 and offset >= 0 and length >= 0 and type(number) in _NUMBERS
-    kinds = tuple(map(type, op))
-    return kinds == _EXACT[number] and all(value >= 0 for value in op if type(value) is int)  # type: ignore[index]
+        return segment_id >= 0 and offset >= 0 and length >= 0 and not (more and _has_negative(more))
+    shape = _SHAPES[number]  # type: ignore[index]
+    return tuple(map(type, op[1 : 1 + len(shape)])) == shape and not _has_negative(op)
+
+
+def _has_negative(values: Iterable[object]) -> bool:
+    return any(type(value) is int and value < 0 for value in values)
 
 
 def _flaw(ops: Sequence[object], rows: Sequence[object]) -> str | None:
     """Why readers refuse these, or None. Replay comes through here for every operation and row."""
     for op in ops:
         try:
-            if _sound_op(op):  # type: ignore[arg-type]
+            if _is_sound(op):  # type: ignore[arg-type]
                 continue
         except (TypeError, ValueError, LookupError):
             pass
-        if flaw := _op_flaw(op):
-            return flaw
+        return f"{op!r:.100} is not an operation this program knows"
     for row in rows:
-        if type(row) is tuple and len(row) == 2:
-            key, value = row
-            if type(key) is bytes and 0 < len(key) <= KEY_BYTES_MAX:
-                if value is None or (type(value) is bytes and len(value) <= _VALUE_BYTES_MAX):
-                    continue
-                return f"a row's value is not at most {_VALUE_BYTES_MAX} bytes"
+        if type(row) is not tuple or len(row) != 2:
+            return "a row change is not a pair"
+        key, value = row
+        if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX:
             return f"a row's key is not 1 to {KEY_BYTES_MAX} bytes"
-        return "a row change is not a pair"
+        if value is not None and (type(value) is not bytes or len(value) > _VALUE_BYTES_MAX):
+            return f"a row's value is not at most {_VALUE_BYTES_MAX} bytes"
     return None
 
 
-def _unreadable(flaw: str) -> InvalidArgument:
-    return InvalidArgument(f"this could not be read again: {flaw}", argument="ops")
+def _require_sound(ops: Sequence[Op], rows: Sequence[RowChange]) -> None:
+    if flaw := _flaw(ops, rows):
+        raise InvalidArgument(f"this could not be read again: {flaw}", argument="ops")
 
 
 def _changes(ops: object, rows: object, object: str, position: int) -> tuple[tuple[Op, ...], list[RowChange]]:
@@ -231,8 +210,7 @@ def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange], blob: bytes = b"") 
     Raises: ``InvalidArgument`` for an operation that is not as ``OpCode`` documents it, a key that is not 1 to 511
     bytes, or a value longer than ``LIMITS.row_bytes_max``: what readers would refuse must not be written.
     """
-    if flaw := _flaw(ops, rows):
-        raise _unreadable(flaw)
+    _require_sound(ops, rows)
     if not blob:
         return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
     # The length in four bytes, however short: where the bytes begin is known before the rows are, which say so.
@@ -277,8 +255,7 @@ def encode_note(
     ``notes`` is a ``SnapshotLink`` for SNAPSHOT_NOTE (or a plain tuple of its fields), and any tuple of ints, text, bytes
     and tuples for the other kinds. Raises ``InvalidArgument``.
     """
-    if flaw := _flaw(ops, rows):
-        raise _unreadable(flaw)
+    _require_sound(ops, rows)
     body: object = notes
     try:
         if kind == RecordKind.SNAPSHOT_NOTE:
@@ -338,10 +315,7 @@ def _base(value: object, object: str, position: int) -> Position:
 
 def encode_open(payload: OpenPayload) -> bytes:
     """The payload of OPEN. Raises ``InvalidArgument`` for what ``decode_open`` would refuse."""
-    if flaw := _flaw((), payload.rows):
-        raise _unreadable(flaw)
-    if payload.mode not in MODE_NUMBERS:
-        raise InvalidArgument(f"mode must be 'slot' or 'append', not {payload.mode!r}", argument="mode")
+    _require_sound((), payload.rows)
     base = payload.base
     raw = pack(
         (
@@ -371,9 +345,7 @@ def encode_open(payload: OpenPayload) -> bytes:
 
 def embedded_at(payload: OpenPayload) -> int:
     """Where ``embedded`` begins in what ``encode_open`` makes; the rows, which follow it, change nothing."""
-    fields = (PAYLOAD_VERSION, *payload[:8])
-    assert fields[-1] is payload.embedded
-    whole = pack(fields)
+    whole = pack((PAYLOAD_VERSION, *payload[:8]))
     return len(whole) - len(payload.embedded) + _OPEN_HEAD_BYTES - 1
 
 

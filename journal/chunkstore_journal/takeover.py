@@ -9,16 +9,26 @@ Leaves out: politeness (``lease``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from contextlib import suppress
+from typing import Final
 
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS, Settings
-from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
-from chunkstore.journal import LeaseInfo, Ownership, RecordKind, TakeOverReport
+from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Conflict, Damaged, NotOwner
+from chunkstore.journal import Batch, JournalBroken, LeaseInfo, Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import chunk_key, is_row
 from chunkstore.metadata.lines import LineFold, line_extents
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange, furthest
+from chunkstore.metadata.port import (
+    GENESIS,
+    Head,
+    MetadataCache,
+    MetadataStore,
+    MetadataView,
+    Position,
+    RowChange,
+    furthest,
+)
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -34,7 +44,7 @@ from chunkstore_journal.claim import (
 from chunkstore_journal.ends import SeenEnds
 from chunkstore_journal.extents import moved_extents
 from chunkstore_journal.history import Leg, Opened, Streams
-from chunkstore_journal.lease import overrule_lease, read_lease
+from chunkstore_journal.lease import overrule_lease, read_lease, write_lease
 from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.payloads import (
     FLAG_GIVEN_UP,
@@ -49,9 +59,8 @@ from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_prese
 from chunkstore_journal.stream import OwnedStream
 from chunkstore_journal.walk import last_label_ms
 
-__all__ = ["TakeOver", "adopted_position"]
+__all__ = ["Founding", "TakeOver", "adopted_position"]
 
-T = TypeVar("T")
 _STORES_MAX: Final = 2
 """How many stores of the cache may prove rotten during a take-over."""
 
@@ -78,6 +87,7 @@ class TakeOver:
         self._deadline_s = settings.op_deadline_s
         self._own = own
         self._attempt = attempt
+        self._claimed: ClaimAttempt | None = None
         self._lease = lease
         self._latest: LatestHint | None = None
         self._accept_rollback = accept_rollback
@@ -89,38 +99,37 @@ class TakeOver:
         """Do it. Raises as ``JournalService.take_over``."""
         try:
             self._store = self._cache.open_current()  # what it has seen, history must hold
-            attempt = self._despite_rot(self._claim)
-            try:
-                return self._despite_rot(lambda: self._after_claim(attempt))
-            except (Damaged, ChunkNotFound) as error:
-                # A later owner may be collecting what we read. Its claim explains everything; without it, this is real.
-                if self._storage.exists(self._names.epoch(attempt.epoch + 1)):
-                    raise NotOwner(epoch=attempt.epoch, owner=attempt.epoch + 1) from error
-                raise
-        except Undecided as undecided:
-            self._release()
-            raise undecided.error.copy() from undecided
-        except BaseException:
-            self._release()
+            for _ in range(_STORES_MAX):
+                try:
+                    return self._run()
+                except CacheDamaged as damage:
+                    # Every step can be taken again, without the cache's store once that proves rotten.
+                    self._findings.append(f"the local cache was discarded during the take-over: {damage}")
+                    self._discard_store()
+            return self._run()
+        except BaseException as error:
+            if self._store is not None:
+                self._store.close(clean=True)
+            if isinstance(error, Undecided):
+                raise error.error.copy() from error
             raise
 
-    def _despite_rot(self, step: Callable[[], T]) -> T:
-        """Take a step of the take-over, which can be taken again; without the cache's store once that proves rotten."""
-        for tries_left in range(_STORES_MAX, -1, -1):
-            try:
-                return step()
-            except CacheDamaged as damage:
-                if not tries_left:
-                    raise
-                self._findings.append(f"the local cache was discarded during the take-over: {damage}")
-                if self._store is not None:
-                    store, self._store = self._store, None
-                    self._cache.discard(store)
-        raise AssertionError("the last try returns or raises")
+    def _run(self) -> Ownership:
+        if self._claimed is None:
+            self._claimed = self._claim()
+        epoch = self._claimed.epoch
+        try:
+            return self._after_claim(self._claimed)
+        except (Damaged, ChunkNotFound) as error:
+            # A later owner may be collecting what we read. Its claim explains everything; without it, this is real.
+            if self._storage.exists(self._names.epoch(epoch + 1)):
+                raise NotOwner(epoch=epoch, owner=epoch + 1) from error
+            raise
 
-    def _release(self) -> None:
+    def _discard_store(self) -> None:
         if self._store is not None:
-            self._store.close(clean=True)
+            store, self._store = self._store, None
+            self._cache.discard(store)
 
     def _claim(self) -> ClaimAttempt:
         self._latest = read_latest(self._storage, self._names)
@@ -169,7 +178,12 @@ class TakeOver:
             attempt.closed = self._close_stream(previous, attempt)
         closed = attempt.closed
         self._forget_what_is_lost(attempt)
-        found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
+        if previous is None:
+            found = self._genesis()
+        else:
+            ahead = None if closed.embedded is None else (closed.embedded.header.lsn, closed.embedded.hash)
+            leg = Leg(previous, closed.end)
+            found = materialise(self._streams, self._cache, leg, current=self._store, ahead=ahead)
         self._store = found.store
         return self._go_on(attempt, previous, closed, found)
 
@@ -205,22 +219,15 @@ class TakeOver:
         stream = AppendStream if streams.mode == "append" else SlotStream
         journal = stream(streams, opened, self._settings, attempt.identity)
         assert self._store is not None
-        if self._own is None or previous is None:
-            return Ownership(journal=journal, store=self._store, report=report)
-        return Ownership(journal=journal, store=self._store, report=report, adopted=adopted_position(closed))
+        adopted = GENESIS if self._own is None else adopted_position(closed)
+        return Ownership(journal=journal, store=self._store, report=report, adopted=adopted)
 
     def _forget_what_is_lost(self, attempt: ClaimAttempt) -> None:
         """Let no witness that was given up speak again, before our OPEN says that history goes on without it (A17)."""
         if self._seen.gave_up:
             overrule_lease(self._storage, self._names, attempt.previous_epoch or 0)
-        if self._seen.cache_is_void and self._store is not None:
-            store, self._store = self._store, None
-            self._cache.discard(store)
-
-    def _materialise(self, leg: Leg, closed: ClosedStream) -> Materialised:
-        """T4."""
-        ahead = None if closed.embedded is None else (closed.embedded.header.lsn, closed.embedded.hash)
-        return materialise(self._streams, self._cache, leg, current=self._store, ahead=ahead)
+        if self._seen.cache_is_void:
+            self._discard_store()
 
     def _genesis(self) -> Materialised:
         store = self._store
@@ -378,21 +385,70 @@ class TakeOver:
             self._storage.sync([log])
         except ChunkstoreError:
             # In doubt for ever: the storage refuses to write to it. It is not referred to yet, so the next try makes a new one.
-            self._forget_log(log)
+            with suppress(ChunkstoreError):
+                self._storage.delete(log)
             raise
         attempt.log_is_durable = True
-
-    def _forget_log(self, log: str) -> None:
-        try:
-            self._storage.delete(log)
-        except ChunkstoreError:
-            return  # the next try meets it again, and tries to delete it again
 
     def _finish(self, opened: Opened) -> None:
         """T9: apply what our OPEN made history; only now may this process serve."""
         found = materialise(self._streams, self._cache, Leg(opened, opened.position), current=self._store)
         self._store = found.store
         self._findings += found.findings
+
+
+class Founding(TakeOver):
+    """The first OPEN of a container that begins with a state, instead of with nothing (protocol 3.11). Use ``found``, once.
+
+    Under the claim ``make`` makes the state, a snapshot, given epoch and token; the OPEN that names it is the whole of the container's
+    beginning, so there is either all of it or no container. The snapshot is in front of lsn 1, with a hash that only this claim's can have:
+    whatever other claimants leave is on no history. No one serves: the stream is closed at once.
+    """
+
+    def __init__(
+        self, streams: Streams, cache: MetadataCache, settings: Settings, *, make: Callable[[int, bytes], SnapshotLink]
+    ) -> None:
+        super().__init__(streams, cache, settings, own=None, attempt=None)
+        self._make = make
+        self._empty = cache.create()
+
+    def found(self) -> None:
+        """Claim, make the state, and open. Raises as ``JournalService.take_over``, ``Conflict`` (the container has begun), and what
+        ``make`` raises. Retry: safe, each is a new epoch, until one has come through."""
+        try:
+            ownership = self.run()
+        finally:
+            self._cache.discard(self._empty)
+        journal = ownership.journal
+        assert isinstance(journal, OwnedStream)
+        # From here on it is whole; a stream without an end is one whose owner has died.
+        with suppress(ChunkstoreError, JournalBroken):
+            journal.append(Batch(RecordKind.CLOSE, (), (), journal.opened.header.digest, runtime.now_ms()))
+            end = journal.head
+            write_lease(self._storage, self._names, epoch=journal.epoch, counter=1, released=True, end=end)
+        journal.close()
+
+    def _genesis(self) -> Materialised:
+        return Materialised(self._empty, "genesis", Progress(), None, frozenset(), ())
+
+    def _go_on(
+        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+    ) -> Ownership:
+        if previous is not None:
+            what = f"the beginning of container {self._names.container!r}"
+            raise Conflict(
+                what, expected="nothing, to make it of a state", found=f"epoch {previous.epoch}, which opened"
+            )
+        if not attempt.open_data:
+            link = self._make(attempt.epoch, attempt.claim.token)
+            # Of rows there are none here: the OPEN is built from what is said of them.
+            self._empty.finish_load(Head(Position(link.lsn, link.hash, 0, 0, 0), link.digest))
+            attempt.closed = closed = ClosedStream(Position(link.lsn, link.hash, 0, 0, 0))
+            attempt.open_data = self._build_open(attempt, None, closed, found._replace(snapshot=link))
+        return self._serve(attempt, None, closed, found)
+
+    def _finish(self, opened: Opened) -> None:
+        """Nothing is served, so no cache needs the rows."""
 
 
 def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:

@@ -64,7 +64,9 @@ def parse_root(root_url: str) -> HdfsRoot:
     if _HOST.match(host) is None or port == 0:
         raise _bad("the host of an hdfs root is a name or an address, and its port is not 0")
     if parts.username is not None or parts.password is not None:
-        raise _bad("an hdfs root takes no credentials before the host; the account is an option (docs/guide-storages.md)")
+        raise _bad(
+            "an hdfs root takes no credentials before the host; the account is an option (docs/guide-storages.md)"
+        )
     if parts.fragment:
         raise _bad("an hdfs root has no fragment: write '#' as %23 in the path")
     if path and (not path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")[1:])):
