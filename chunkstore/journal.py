@@ -82,7 +82,6 @@ class RecordKind(IntEnum):
     SEAL = 2
     OPS = 3
     SNAPSHOT_NOTE = 4
-    GC_NOTE = 5
     HEARTBEAT = 6
     CLOSE = 7
     PIN = 8

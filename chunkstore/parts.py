@@ -123,7 +123,7 @@ class ContainerParts:
 
     def journal_findings(self, level: CheckLevel, view: MetadataView, pinned_lsn: int | None) -> list[Finding]:
         """The journal's own invariants, for ``check``."""
-        from chunkstore_journal.findings import journal_findings
+        from chunkstore_journal.check import journal_findings
 
         memory = None if self.follower is None or self.cache is not None else self._seen_by_owner()
         found = journal_findings(self.storage, self.names, self.scratch, level, view, pinned_lsn, memory)

@@ -16,7 +16,7 @@ from chunkstore.journal import TailCut
 from chunkstore.metadata.port import Position
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal.claim import ClosedStream
-from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link
+from chunkstore_journal.history import Opened, Streams, position_after
 from chunkstore_journal.record import MAGIC, LogReader, Record, decode_record, encode_record, peek_length
 from chunkstore_journal.stream import OwnedStream, unavailable
 
@@ -87,14 +87,12 @@ def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synce
     reader = streams.log_reader(opened.epoch, start.end)
     try:
         for record in reader:
-            check_link(record, last, object=name, position=last.end)
-            before = last
-            last = Position(record.header.lsn, record.hash, opened.epoch, last.index + 1, reader.offset)
+            before, last = last, position_after(record, last, object=name, end=reader.offset)
         tail_cut = judge_tail(streams, opened, last, reader.tail_bytes if reader.ended == "tail" else 0, reader.reason)
         # P6: what was read may exist in the page cache only. OPEN must not point at bytes a power cut can take away.
         storage.harden(name)
         if record is None and start.index > 1 and start.hash != synced_hash:
-            record = last_record(streams, opened, _end(start))
+            record = last_record(streams, start)
             if record is not None:
                 link = record.header.previous_hash
                 before = Position(start.lsn - 1, link, opened.epoch, start.index - 1, start.end - record.size)
@@ -102,8 +100,8 @@ def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synce
         # It is made before OPEN, and a newest stream is never collected.
         raise Damaged("the journal file vanished", object=name, position=start.end) from None
     if record is None:
-        return ClosedStream(_end(start), tail_cut=tail_cut)
-    return ClosedStream(_end(before), record, encode_record(record.header, record.payload)[0], tail_cut)
+        return ClosedStream(start, tail_cut=tail_cut)
+    return ClosedStream(before, record, encode_record(record.header, record.payload)[0], tail_cut)
 
 
 def is_suspect(streams: Streams, opened: Opened, last: Position, reader: LogReader, suspected: int | None) -> bool:
@@ -138,20 +136,16 @@ def judge_tail(streams: Streams, opened: Opened, last: Position, tail_bytes: int
     return TailCut(tail_bytes, last.lsn)
 
 
-def _end(position: Position) -> StreamEnd:
-    return StreamEnd(position.index, position.end, position.lsn, position.hash)
-
-
-def last_record(streams: Streams, opened: Opened, end: StreamEnd) -> Record | None:
+def last_record(streams: Streams, end: Position) -> Record | None:
     """The record that ends where the log is cut: looked for backwards, in windows that grow.
 
     Raises ``ChunkNotFound``, and what the storage raises.
     """
-    name = streams.names.log(opened.epoch)
+    name = streams.names.log(end.epoch)
     window = _WINDOW_BYTES
     while True:
-        start = max(0, end.byte - window)
-        data = streams.storage.read(ChunkHandle(name, False), start, end.byte - start)
+        start = max(0, end.end - window)
+        data = streams.storage.read(ChunkHandle(name, False), start, end.end - start)
         at = data.rfind(MAGIC)
         while at >= 0:
             if at + (peek_length(data, at, start + at) or 0) == len(data):

@@ -15,9 +15,10 @@ from chunkstore import runtime
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, NotOwner, StorageUnavailable
 from chunkstore.journal import RecordKind, TailCut
+from chunkstore.metadata.port import Position
 from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
-from chunkstore_journal.history import ZERO_HASH, Opened, StreamEnd, Streams, probe_dense
+from chunkstore_journal.history import ZERO_HASH, Opened, Streams, probe_dense
 from chunkstore_journal.objects import (
     Claim,
     LatestHint,
@@ -52,7 +53,7 @@ __all__ = [
 class ClosedStream:
     """How the previous stream ends for us: the cut, and the one record after it that our OPEN embeds (A15)."""
 
-    end: StreamEnd
+    end: Position
     embedded: Record | None = None
     embedded_data: bytes = b""
     tail_cut: TailCut | None = None

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from chunkstore.errors import Damaged, RolledBack
 from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import GENESIS, Head, Position
-from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
+from chunkstore_journal.history import Leg, Opened, Streams
 from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.recovery import Mismatch, route
 from chunkstore_journal.walk import newest_opened, visible_end
@@ -109,16 +109,21 @@ class SeenEnds:
             newest = newest_opened(self._streams, lost - 1)
             end = GENESIS
             if newest:
-                reached = visible_end(self._streams, self._streams.opened(newest))
-                end = Position(reached.lsn, reached.hash, newest, reached.index, 0)
+                end = visible_end(self._streams, self._streams.opened(newest))._replace(end=0)
             self._give_up_cache(self._cache, end, object)
 
     def known(self, previous: Opened) -> Position | None:
         """The last point of the stream that was seen and is really there: reading and probing may begin at it."""
+        cache = None if self._cache is None else self._cache.position
+        latest = None if self._latest is None else self._latest.snapshot.position
+        if latest is not None and latest.lsn - previous.header.lsn != latest.index - 1:
+            latest = None  # a hint may say anything: what contradicts itself is no witness
         known: Position | None = None
-        for what, position in self._points(previous):
+        for position, what in ((cache, "the local cache"), (self._own, "this process"), (latest, "")):
+            if position is None or position.epoch != previous.epoch or position.index < 1:
+                continue
             holds = self._streams.holds(position)
-            if self._cache is not None and position is self._cache.position:
+            if position is cache:
                 self._cache_holds = holds
             if holds is None and what and self._streams.mode == "slot":
                 self._missing = position
@@ -136,49 +141,29 @@ class SeenEnds:
         end = self._own if self._own is not None else self._lease
         return b"" if end is None else end.hash
 
-    def _points(self, previous: Opened) -> list[tuple[str, Position]]:
-        """Points of the former stream; with an empty name, the LATEST snapshot's."""
-        found: list[tuple[str, Position]] = []
-        if self._cache is not None:
-            found.append(("the local cache", self._cache.position))
-        if self._own is not None:
-            found.append(("this process", self._own))
-        if self._latest is not None:
-            link = self._latest.snapshot
-            # A hint may say anything: what contradicts itself is no witness.
-            if link.lsn - previous.header.lsn == link.index - 1:
-                found.append(("", Position(link.lsn, link.hash, link.epoch, link.index, link.end)))
-        return [
-            (what, position) for what, position in found if position.epoch == previous.epoch and position.index >= 1
-        ]
-
     def judge(self, end: Position, *, torn: bool = False) -> None:
         """T3, before anything is written after ``end``, the last record of the former stream (GENESIS: there is none).
 
         ``torn``: incomplete bytes follow it. They count as torn only if no more of the stream was ever seen (protocol 3.2).
         Raises: ``Damaged``, ``RolledBack``.
         """
-        name = self._name_of(end)
+        name = _next_object(self._streams, end)
         hole = self._missing
         # Asked once more: of a history that was given up, it may be what a live owner has written since.
         if hole is not None and end.index >= hole.index and self._streams.holds(hole) is None:
             text = "the next record exists, but this one, which was seen before, is missing: the storage lost names"
             raise Damaged(text, object=self._names.slot(hole.epoch, hole.index - 1))
         if self._own is not None and self._own.lsn > end.lsn:
-            raise Damaged(
-                f"this process has committed lsn {self._own.lsn}: {_gone(end, self._own)}",
-                object=name,
-                position=end.end,
-            )
+            text = f"this process has committed lsn {self._own.lsn}: {missing(end, self._own.lsn)}"
+            raise Damaged(text, object=name, position=end.end)
         lease = self._lease
         if lease is not None and contradicts(lease, end):
-            gone = f"{missing(end, lease.lsn)}{self._others(end)}"
+            gone = missing(end, lease.lsn)
             text = f"epoch {lease.epoch} was closed at lsn {lease.lsn} according to the lease: {gone}. {WAY_ON}"
             self._lease = None
             self._give_up(Damaged(text, object=name, position=end.end))
-        cache = self._cache
-        if cache is not None and self._is_elsewhere(cache, end):
-            self._give_up_cache(cache, end, name)
+        if self._cache is not None and self._is_elsewhere(self._cache, end):
+            self._give_up_cache(self._cache, end, name)
         self._judge_latest(end, name, torn)
 
     def _is_elsewhere(self, cache: Head, end: Position) -> bool:
@@ -190,7 +175,7 @@ class SeenEnds:
         if not at.lsn:
             return False
         try:
-            former = Leg(self._streams.opened(end.epoch), StreamEnd(end.index, end.end, end.lsn, end.hash))
+            former = Leg(self._streams.opened(end.epoch), end)
             first = route(self._streams, cache, former)[0]
         except Mismatch:
             return True
@@ -213,29 +198,13 @@ class SeenEnds:
         self.findings.append(f"snapshot {link.name} is at lsn {link.lsn}, but the journal ends at lsn {end.lsn}")
         self._latest = None
 
-    def _name_of(self, end: Position) -> str:
-        """The object in which the record after ``end`` would be."""
-        if not end.epoch:
-            return self._names.journal_prefix()
-        append = self._streams.mode == "append"
-        return self._names.log(end.epoch) if append else self._names.slot(end.epoch, end.index)
-
-    def _others(self, end: Position) -> str:
-        """Who else has seen more."""
-        found = []
-        if self._cache is not None and self._cache.position.lsn > end.lsn:
-            found.append(f"the local cache (lsn {self._cache.position.lsn})")
-        if self._latest is not None and self._latest.snapshot.lsn > end.lsn:
-            found.append(f"snapshot LATEST (lsn {self._latest.snapshot.lsn})")
-        return f"; also seen by {' and '.join(found)}" if found else ""
-
     def _give_up_cache(self, cache: Head, end: Position, object: str) -> None:
         self._cache, self.cache_is_void = None, True
         seen = cache.position
         what = "is older than" if seen.lsn > end.lsn else "has another history than"
         text = (
             f"this root {what} what the local cache has seen: lsn {seen.lsn} then, lsn {end.lsn} now; "
-            f"{_gone(end, seen)}{self._others(end)}. Is this a restored backup, or a copy? {WAY_ON}"
+            f"{missing(end, seen.lsn)}. Is this a restored backup, or a copy? {WAY_ON}"
         )
         self._give_up(RolledBack(text, object=object, position=end.end, lsn_seen=seen.lsn, lsn_now=end.lsn))
 
@@ -251,28 +220,23 @@ def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
 
     A request for each epoch in between that ``streams`` has not kept. Raises ``Damaged``, too, and what the storage raises.
     """
-    names, seen_lsn = streams.names, seen.end.lsn
-    now, name = GENESIS, names.journal_prefix()
-    opened = None if newest is None else newest.opened
-    if newest is not None:
-        now = newest.position
-        name = names.log(now.epoch) if streams.mode == "append" else names.slot(now.epoch, now.index)
+    opened, now = (None, GENESIS) if newest is None else newest
     lsn, has_left = now.lsn, False
     while opened is not None and _is_foreign(opened, seen.opened):
         has_left, lsn, previous = True, opened.payload.last_lsn, opened.payload.previous_epoch
         opened = streams.opened(previous) if previous else None
     on_stream = opened is not None and opened.hash == seen.opened.hash
     # The newest stream has all of its records, and where an owner was set back with its disk, it goes on with others.
-    if on_stream and seen_lsn <= lsn and (has_left or streams.is_there(seen)):
+    if on_stream and seen.end.lsn <= lsn and (has_left or streams.is_there(seen)):
         return
-    where = streams.place_of(seen) if on_stream else seen.opened.object
+    where = streams.object_of(seen.end.epoch, seen.end.index - 1) if on_stream else seen.opened.object
     text = (
         f"the journal, which ends at lsn {now.lsn} of epoch {now.epoch}, no longer has the records that were "
-        f"followed up to lsn {seen_lsn} of epoch {seen.opened.epoch} ({where}). Records were lost, the root "
+        f"followed up to lsn {seen.end.lsn} of epoch {seen.opened.epoch} ({where}). Records were lost, the root "
         "was replaced by an older state, or the storage returns old answers. Fix this and retry; a newly "
         "opened replica follows the present state"
     )
-    raise RolledBack(text, object=name, position=now.end, lsn_seen=seen_lsn, lsn_now=now.lsn)
+    raise RolledBack(text, object=_next_object(streams, now), position=now.end, lsn_seen=seen.end.lsn, lsn_now=now.lsn)
 
 
 def require_held(streams: Streams, seen: Leg) -> None:
@@ -282,7 +246,7 @@ def require_held(streams: Streams, seen: Leg) -> None:
         require_seen(streams, seen, None)
         return
     opened = streams.opened(epoch)
-    end = seen.end if opened.hash == seen.opened.hash else StreamEnd(1, 0, opened.header.lsn, opened.hash)
+    end = seen.end if opened.hash == seen.opened.hash else opened.position
     try:
         require_seen(streams, seen, Leg(opened, end))
     except RolledBack:
@@ -298,16 +262,18 @@ def _is_foreign(opened: Opened, seen: Opened) -> bool:
     return opened.epoch > seen.epoch or header.lsn >= known.lsn or header.time_ms > known.time_ms
 
 
-def missing(end: Position, lsn: int, size_bytes: int = 0) -> str:
+def missing(end: Position, lsn: int) -> str:
     """In words: what is missing after ``end`` of what reached ``lsn``."""
     if lsn <= end.lsn:
         return f"another record with lsn {lsn} is stored here"
     count = lsn - end.lsn
-    records = "1 record" if count == 1 else f"{count} records"
-    size = f", {size_bytes} bytes" if size_bytes > 0 else ""
-    which = f"lsn {lsn}" if count == 1 else f"lsn {end.lsn + 1} to {lsn}"
-    return f"{which} ({records}{size}) is missing here"
+    return (
+        f"lsn {lsn} (1 record) is missing here"
+        if count == 1
+        else f"lsn {end.lsn + 1} to {lsn} ({count} records) is missing here"
+    )
 
 
-def _gone(end: Position, seen: Position) -> str:
-    return missing(end, seen.lsn, seen.end - end.end if seen.epoch == end.epoch else 0)
+def _next_object(streams: Streams, end: Position) -> str:
+    """The object in which the record after ``end`` would be."""
+    return streams.object_of(end.epoch, end.index) if end.epoch else streams.names.journal_prefix()

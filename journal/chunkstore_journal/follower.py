@@ -28,12 +28,12 @@ from chunkstore.metadata.tail_cache import TailCache, extents_of
 from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.claim import find_top, read_latest, read_voided
-from chunkstore_journal.committed import committed_end
 from chunkstore_journal.ends import naming_salvage, require_seen
-from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, probe_dense
+from chunkstore_journal.history import Leg, Opened, Sealed, Streams, probe_dense
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import blob_of
 from chunkstore_journal.recovery import materialise
+from chunkstore_journal.walk import committed_end
 
 __all__ = ["Follower"]
 
@@ -281,12 +281,12 @@ class Follower:
             epoch = below
         return self._newest
 
-    def _visible_end(self, opened: Opened) -> StreamEnd:
+    def _visible_end(self, opened: Opened) -> Position:
         """The committed end of the newest stream, as far as it can be seen."""
         start = opened.position
         own = self._store.head().position if self._store is not None else GENESIS
         points = [(own, self._is_on_history)]
-        seen = self._seen.position if self._seen is not None else GENESIS
+        seen = self._seen.end if self._seen is not None else GENESIS
         if (seen.epoch, seen.lsn) > (own.epoch, own.lsn):
             # Seen, and not applied or lost again: what was committed then may not look it now, under a claim.
             points.insert(0, (seen, False))
@@ -310,8 +310,7 @@ class Follower:
         latest = read_latest(self._storage, self._names)
         if latest is None or latest.snapshot.epoch != opened.epoch:
             return None
-        link = latest.snapshot
-        position = Position(link.lsn, link.hash, link.epoch, link.index, link.end)
+        link, position = latest.snapshot, latest.snapshot.position
         is_sound = link.index > 1 and link.lsn - opened.header.lsn == link.index - 1
         return position if is_sound and self._holds(position) else None
 

@@ -8,14 +8,15 @@ Leaves out: applying records (``recovery``), ending a stream (``slot_stream``, `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
+from chunkstore import runtime
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import ChunkNotFound, Damaged, Unsupported
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import GENESIS, Position
 from chunkstore.records.names import ContainerNames
-from chunkstore.runtime import Pool
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal.container import read_format
 from chunkstore_journal.objects import ContainerFormat
@@ -41,22 +42,16 @@ from chunkstore_journal.record import (
 from chunkstore_journal.slots import read_if_present, read_whole
 from chunkstore_journal.wire import HASH_BYTES
 
-__all__ = ["ZERO_HASH", "Leg", "Opened", "Sealed", "StreamEnd", "Streams", "check_link", "open_streams", "probe_dense"]
+__all__ = ["ZERO_HASH", "Leg", "Opened", "Sealed", "Streams", "open_streams", "position_after", "probe_dense"]
 
 ZERO_HASH = bytes(HASH_BYTES)
 _OPENED_KEPT_MAX = 256
 _OPENED_BYTES_MAX = 64 * KIB
 """An OPEN that embeds a large record is read again rather than kept."""
 _FETCH_WIDTH = 16
-
-
-class StreamEnd(NamedTuple):
-    """Where history leaves a stream: the first index (and byte of log.a) that is not in H, and the last record before it."""
-
-    index: int  # type: ignore[assignment]
-    byte: int
-    lsn: int
-    hash: bytes
+_make = (
+    tuple.__new__
+)  # what a NamedTuple's constructor does, without its argument handling: replay makes one per record
 
 
 class Opened(NamedTuple):
@@ -87,10 +82,10 @@ class Opened(NamedTuple):
         return Position(self.embedded.header.lsn - 1, self.embedded.header.previous_hash, self.epoch, 0, 0)
 
     @property
-    def previous_end(self) -> StreamEnd:
+    def previous_end(self) -> Position:
         """The cut of the previous stream."""
-        before = self.before_embedded
-        return StreamEnd(self.payload.end_index, self.payload.end_byte, before.lsn, before.hash)
+        payload, before = self.payload, self.before_embedded
+        return Position(before.lsn, before.hash, payload.previous_epoch, payload.end_index, payload.end_byte)
 
     @property
     def founded_on(self) -> SnapshotLink | None:
@@ -118,16 +113,10 @@ class Sealed(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """One stream that history passes through, and where it leaves it."""
+    """One stream that history passes through, and where it leaves it: ``end`` is after the last record that is in H."""
 
     opened: Opened
-    end: StreamEnd
-
-    @property
-    def position(self) -> Position:
-        """The point where it is left."""
-        end = self.end
-        return Position(end.lsn, end.hash, self.opened.epoch, end.index, end.byte)
+    end: Position
 
 
 def probe_dense(present: Callable[[int], bool], known: int) -> int:
@@ -149,9 +138,12 @@ def probe_dense(present: Callable[[int], bool], known: int) -> int:
     return low
 
 
-def check_link(record: Record, previous: Position, *, object: str, position: int) -> None:
-    """Raise ``Damaged`` unless ``record`` is the one after ``previous`` in the same stream (invariants 4 and 6)."""
-    header = record.header
+def position_after(record: Record, previous: Position, *, object: str, end: int = 0) -> Position:
+    """The point after ``record``, which ends at byte ``end`` of a log.
+
+    Raises ``Damaged`` unless it is the one after ``previous`` in the same stream (invariants 4 and 6).
+    """
+    header, position = record.header, previous.end
     if header.epoch != previous.epoch or header.index != previous.index:
         raise Damaged(
             f"record {header.index} of epoch {header.epoch} is stored where {previous.index} of {previous.epoch} belongs",
@@ -162,6 +154,7 @@ def check_link(record: Record, previous: Position, *, object: str, position: int
         raise Damaged(f"lsn {header.lsn} does not follow lsn {previous.lsn}", object=object, position=position)
     if header.kind in (RecordKind.OPEN, RecordKind.SEAL):
         raise Damaged(f"{header.kind.name} inside a stream", object=object, position=position)
+    return _make(Position, (header.lsn, record.hash, header.epoch, header.index + 1, end))
 
 
 class Streams:
@@ -271,25 +264,29 @@ class Streams:
             raise Damaged("the slot holds a record of another place", object=name)
         return record
 
-    def read_slots(self, epoch: int, start: int, stop: int | None, pool: Pool) -> Iterator[Record]:
+    def read_slots(self, epoch: int, start: int, stop: int | None) -> Iterator[Record]:
         """Slots ``start``, ``start + 1``, ... in order, fetched 16 at a time.
 
         A missing slot or a SEAL raises ``ChunkNotFound`` with ``stop``, and ends the iteration without.
         """
         index = start
-        while stop is None or index < stop:
-            # Without a known end, look one ahead first: an idle follower must not pay for sixteen misses.
-            width = _FETCH_WIDTH if index > start or stop is not None else 1
-            last = index + width if stop is None else min(stop, index + width)
-            calls = [lambda index=i: self._slot_or_none(epoch, index) for i in range(index, last)]
-            for found in pool.run_all(calls):
-                if found is None or found.header.kind == RecordKind.SEAL:
-                    if stop is None:
-                        return
-                    # A SEAL below the end that an OPEN on H names is a doomed claimant's, in a hole: collected as well.
-                    raise ChunkNotFound(self.names.slot(epoch, index))
-                yield found
-                index += 1
+        pool = runtime.pool("journal-slots", _FETCH_WIDTH)
+        try:
+            while stop is None or index < stop:
+                # Without a known end, look one ahead first: an idle follower must not pay for sixteen misses.
+                width = _FETCH_WIDTH if index > start or stop is not None else 1
+                last = index + width if stop is None else min(stop, index + width)
+                calls = [partial(self._slot_or_none, epoch, i) for i in range(index, last)]
+                for found in pool.run_all(calls):
+                    if found is None or found.header.kind == RecordKind.SEAL:
+                        if stop is None:
+                            return
+                        # A SEAL below the end that an OPEN on H names is a doomed claimant's, in a hole: collected as well.
+                        raise ChunkNotFound(self.names.slot(epoch, index))
+                    yield found
+                    index += 1
+        finally:
+            pool.close()
 
     def _slot_or_none(self, epoch: int, index: int) -> Record | None:
         try:
@@ -355,10 +352,9 @@ class Streams:
         """A handle of what has the name now, and not when it was last opened: over a network that is what any read gets."""
         return ChunkHandle(name, False) if self.storage.capabilities.remote else self.storage.open_read(name)
 
-    def place_of(self, leg: Leg) -> str:
-        """The object that holds the record that ``leg`` ends with."""
-        epoch, end = leg.opened.epoch, leg.end
-        return self.names.log(epoch) if end.byte else self.names.slot(epoch, end.index - 1)
+    def object_of(self, epoch: int, index: int) -> str:
+        """The object that holds record ``index`` of a stream."""
+        return self.names.log(epoch) if index and self.mode == "append" else self.names.slot(epoch, index)
 
     def is_there(self, leg: Leg) -> bool:
         """Whether the record that ``leg`` ends with still is where it was seen. One small request, and nothing that was kept is asked.
@@ -367,10 +363,10 @@ class Streams:
         ``StorageUnavailable``.
         """
         opened, end = leg
-        if end.byte:
-            return self.holds(leg.position) is True
+        if end.end:
+            return self.holds(end) is True
         try:
-            handle = self._as_named(self.place_of(leg))
+            handle = self._as_named(self.object_of(end.epoch, end.index - 1))
             header = intact_header(self.storage.read(handle, 0, HEADER_BYTES), 0, self.container)
         except ChunkNotFound:
             return False

@@ -8,13 +8,13 @@ Leaves out: where they are (``names``) and what they decide (claims decide every
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore.checksum import BytesLike
 from chunkstore.config import LIMITS
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import InvalidArgument
 from chunkstore.journal import LeaseInfo
 from chunkstore_journal.payloads import MODE_NUMBERS, MODES, SnapshotLink, link_from_wire, link_to_wire
 from chunkstore_journal.wire import (
@@ -22,13 +22,10 @@ from chunkstore_journal.wire import (
     HASH_BYTES,
     TOKEN_BYTES,
     Fields,
-    check_frame,
-    decode_frame_header,
+    decode_frame,
     encode_frame,
     must_be_readable,
     pack,
-    refuse,
-    unpack,
 )
 
 __all__ = [
@@ -36,7 +33,6 @@ __all__ = [
     "Claim",
     "ContainerFormat",
     "LatestHint",
-    "LeaseHint",
     "ObjectKind",
     "Plain",
     "VoidedHint",
@@ -113,67 +109,39 @@ class LatestHint(NamedTuple):
     epoch: int
 
 
-LeaseHint: TypeAlias = LeaseInfo
-"""``lease``: who seems to be alive; once released, where its stream ends."""
-
-
-def _seal(kind: ObjectKind, fields: tuple[object, ...]) -> bytes:
+def _seal(kind: ObjectKind, fields: tuple[object, ...], decode: Callable[..., object]) -> bytes:
+    """The object's bytes. Raises ``InvalidArgument`` for what ``decode`` would refuse."""
     raw = encode_frame(MAGIC, OBJECT_VERSION, kind, pack(fields))
     if len(raw) > LIMITS.small_object_bytes_max:
         raise InvalidArgument(
             f"a {kind.name} object of {len(raw)} bytes exceeds {LIMITS.small_object_bytes_max}; shorten its texts",
             argument="payload",
         )
+    with must_be_readable(kind.name):
+        decode(raw, object=kind.name)
     return raw
 
 
 def _body(data: BytesLike, kind: ObjectKind, object: str) -> Fields:
-    raw = bytes(data[: LIMITS.small_object_bytes_max + 1])
-    limit = LIMITS.small_object_bytes_max - FRAME_HEADER_BYTES
-    header = decode_frame_header(raw, MAGIC, limit, object=object, position=0)
-    body = raw[FRAME_HEADER_BYTES:]
-    check_frame(raw, body, version=OBJECT_VERSION, object=object, position=0)
-    if header.kind != kind:
-        refuse(f"an object of kind {header.kind}, where {kind.name} ({int(kind)}) belongs", object, 0)
-    return Fields(unpack(body, object, FRAME_HEADER_BYTES), f"the {kind.name} object", object, FRAME_HEADER_BYTES)
+    value = decode_frame(data, MAGIC, OBJECT_VERSION, kind, size_max=LIMITS.small_object_bytes_max, object=object)
+    return Fields(value, f"the {kind.name} object", object, FRAME_HEADER_BYTES)
 
 
-def _canonical(value: Plain, depth: int = 0) -> object:
-    """``value`` with sorted maps and tuples for arrays. Raises ``InvalidArgument`` for what is not plain data."""
-    if depth > _PLAIN_DEPTH_MAX:
-        raise InvalidArgument(f"probe results nest deeper than {_PLAIN_DEPTH_MAX}", argument="probe")
-    if value is None or isinstance(value, (bool, int, str, bytes)):
-        return value
-    if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value):
-            raise InvalidArgument("names in probe results must be text", argument="probe")
-        return {key: _canonical(value[key], depth + 1) for key in sorted(value)}
-    if isinstance(value, (tuple, list)):
-        return tuple(_canonical(item, depth + 1) for item in value)
-    raise InvalidArgument(f"{type(value).__name__} is not plain data", argument="probe")
-
-
-def _plain(value: object, object: str, depth: int = 0) -> Plain:
-    if value is None or isinstance(value, (bool, int, str, bytes)):
-        return value
-    if isinstance(value, tuple) and depth < _PLAIN_DEPTH_MAX:
-        return tuple(_plain(item, object, depth + 1) for item in value)
-    if isinstance(value, dict) and depth < _PLAIN_DEPTH_MAX and all(type(key) is str for key in value):
-        return {key: _plain(item, object, depth + 1) for key, item in value.items()}
-    raise Damaged("a probe result is not plain data", object=object, position=FRAME_HEADER_BYTES)
+def _is_plain(value: object, depth: int = 0) -> bool:
+    if isinstance(value, tuple):
+        return depth < _PLAIN_DEPTH_MAX and all(_is_plain(item, depth + 1) for item in value)
+    if isinstance(value, dict):
+        return depth < _PLAIN_DEPTH_MAX and all(
+            type(key) is str and _is_plain(item, depth + 1) for key, item in value.items()
+        )
+    return value is None or isinstance(value, (bool, int, str, bytes))
 
 
 def encode_format(value: ContainerFormat) -> bytes:
     """FORMAT's bytes. Raises ``InvalidArgument`` for what ``decode_format`` would refuse."""
-    if value.mode not in MODE_NUMBERS:
-        raise InvalidArgument(f"mode must be 'slot' or 'append', not {value.mode!r}", argument="mode")
-    mode = MODE_NUMBERS[value.mode]
-    probe = _canonical(value.probe)
-    body = (value.uuid, value.version, mode, value.medium, probe, value.created_ms, value.name)
-    raw = _seal(ObjectKind.FORMAT, (*body, True) if value.imports else body)
-    with must_be_readable("FORMAT"):
-        decode_format(raw, object="FORMAT")
-    return raw
+    probe = {name: value.probe[name] for name in sorted(value.probe)}
+    body = (value.uuid, value.version, MODE_NUMBERS[value.mode], value.medium, probe, value.created_ms, value.name)
+    return _seal(ObjectKind.FORMAT, (*body, True) if value.imports else body, decode_format)
 
 
 def decode_format(data: BytesLike, *, object: str) -> ContainerFormat:
@@ -182,8 +150,8 @@ def decode_format(data: BytesLike, *, object: str) -> ContainerFormat:
     uuid, version, mode = fields.raw(16), fields.whole(), MODES.get(fields.whole())
     if mode is None:
         fields.wrong("a journal mode")
-    medium, probe = fields.text(_TEXT_MAX), _plain(fields.take(), object)
-    if not isinstance(probe, Mapping):
+    medium, probe = fields.text(_TEXT_MAX), fields.take()
+    if not isinstance(probe, dict) or not _is_plain(probe):
         fields.wrong("a map of probe results")
     created_ms, name = fields.whole(), fields.text(_TEXT_MAX)
     return ContainerFormat(
@@ -193,31 +161,19 @@ def decode_format(data: BytesLike, *, object: str) -> ContainerFormat:
 
 def encode_claim(value: Claim) -> bytes:
     """A claim's bytes. Raises ``InvalidArgument`` for what ``decode_claim`` would refuse."""
-    raw = _seal(ObjectKind.CLAIM, tuple(value))
-    with must_be_readable("claim"):
-        decode_claim(raw, object="claim")
-    return raw
+    return _seal(ObjectKind.CLAIM, tuple(value), decode_claim)
 
 
 def decode_claim(data: BytesLike, *, object: str) -> Claim:
     """A claim. Raises ``Damaged``."""
     fields = _body(data, ObjectKind.CLAIM, object)
-    return Claim(
-        fields.whole(),
-        fields.raw(TOKEN_BYTES),
-        fields.text(_TEXT_MAX),
-        fields.whole(),
-        fields.text(_TEXT_MAX),
-        fields.whole(),
-    )
+    epoch, token, host, pid = fields.whole(), fields.raw(TOKEN_BYTES), fields.text(_TEXT_MAX), fields.whole()
+    return Claim(epoch, token, host, pid, fields.text(_TEXT_MAX), fields.whole())
 
 
 def encode_voided(value: VoidedHint) -> bytes:
     """The bytes of ``j/VOIDED``. Raises ``InvalidArgument`` for what ``decode_voided`` would refuse."""
-    raw = _seal(ObjectKind.VOIDED, tuple(value))
-    with must_be_readable("VOIDED hint"):
-        decode_voided(raw, object="VOIDED")
-    return raw
+    return _seal(ObjectKind.VOIDED, tuple(value), decode_voided)
 
 
 def decode_voided(data: BytesLike, *, object: str) -> VoidedHint:
@@ -231,10 +187,7 @@ def decode_voided(data: BytesLike, *, object: str) -> VoidedHint:
 
 def encode_latest(value: LatestHint) -> bytes:
     """The bytes of ``snap/LATEST``. Raises ``InvalidArgument`` for what ``decode_latest`` would refuse."""
-    raw = _seal(ObjectKind.LATEST, (link_to_wire(value.snapshot), value.epoch))
-    with must_be_readable("LATEST hint"):
-        decode_latest(raw, object="LATEST")
-    return raw
+    return _seal(ObjectKind.LATEST, (link_to_wire(value.snapshot), value.epoch), decode_latest)
 
 
 def decode_latest(data: BytesLike, *, object: str) -> LatestHint:
@@ -243,26 +196,16 @@ def decode_latest(data: BytesLike, *, object: str) -> LatestHint:
     return LatestHint(link_from_wire(fields.array(), object, FRAME_HEADER_BYTES), fields.whole())
 
 
-def encode_lease(value: LeaseHint) -> bytes:
+def encode_lease(value: LeaseInfo) -> bytes:
     """The bytes of ``lease``. Raises ``InvalidArgument`` for what ``decode_lease`` would refuse."""
-    more = (value.lsn, value.hash) if value.lsn else ()
-    raw = _seal(ObjectKind.LEASE, (*value[:6], *more))
-    with must_be_readable("lease"):
-        decode_lease(raw, object="lease")
-    return raw
+    return _seal(ObjectKind.LEASE, (*value[:6], *((value.lsn, value.hash) if value.lsn else ())), decode_lease)
 
 
-def decode_lease(data: BytesLike, *, object: str) -> LeaseHint:
-    """``lease``. Raises ``Damaged`` (for a hint: ignore it)."""
+def decode_lease(data: BytesLike, *, object: str) -> LeaseInfo:
+    """``lease``: who seems to be alive; once released, where its stream ends. Raises ``Damaged`` (for a hint: ignore it)."""
     fields = _body(data, ObjectKind.LEASE, object)
-    lease = LeaseInfo(
-        fields.whole(),
-        fields.whole(),
-        fields.text(_TEXT_MAX),
-        fields.whole(),
-        fields.text(_TEXT_MAX),
-        fields.flag(),
-    )
+    epoch, counter, host, pid = fields.whole(), fields.whole(), fields.text(_TEXT_MAX), fields.whole()
+    lease = LeaseInfo(epoch, counter, host, pid, fields.text(_TEXT_MAX), fields.flag())
     if fields.is_at_end or not lease.released:
         return lease
     end = lease._replace(lsn=fields.whole(), hash=fields.raw(HASH_BYTES))

@@ -8,6 +8,7 @@ Leaves out: the chunks of that moment, which may be gone; keeping any of it (pin
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
@@ -23,19 +24,18 @@ from chunkstore.errors import (
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import CHUNK
-from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, RowChange
+from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, Position, RowChange
 from chunkstore.records.arguments import moment_text
 from chunkstore.records.invariants import FUTURE_MS
 from chunkstore.storage import ChunkStorage
-from chunkstore_journal.committed import committed_end
 from chunkstore_journal.container import read_format
 from chunkstore_journal.ends import require_held
 from chunkstore_journal.extents import place_in
-from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
+from chunkstore_journal.history import Leg, Opened, Streams
 from chunkstore_journal.record import RecordHeader
-from chunkstore_journal.recovery import Materialised, NothingLeads, commits_of_open, materialise
+from chunkstore_journal.recovery import Materialised, NothingLeads, commits_of_open, materialise, records_of_leg
 from chunkstore_journal.snapshot import list_snapshots, read_snapshot_header
-from chunkstore_journal.walk import first_kept, has_beginning, last_label_ms, newest_opened
+from chunkstore_journal.walk import committed_end, first_kept, has_beginning, last_label_ms, newest_opened
 
 __all__ = ["Asked", "FixedState", "Moment"]
 
@@ -126,7 +126,7 @@ def _require_right_clock(streams: Streams, asked: Asked, found: Moment) -> None:
         raise InvalidArgument(text, argument="at_time")
 
 
-def _require_past(streams: Streams, opened: Opened, end: StreamEnd, asked: Asked) -> None:
+def _require_past(streams: Streams, opened: Opened, end: Position, asked: Asked) -> None:
     if asked.lsn is not None:
         if asked.lsn > end.lsn:
             claim = streams.names.epoch(opened.epoch + 1)
@@ -145,61 +145,47 @@ def _future(asked: Asked, lsn: int) -> InvalidArgument:
     return InvalidArgument(f"{moment_text(asked.time_ms or 0)} is in the future", argument="at_time")
 
 
-def _end_in(streams: Streams, leg: Leg, asked: Asked) -> StreamEnd:
+def _end_in(streams: Streams, leg: Leg, asked: Asked) -> Position:
     """Where the stream is left: after its last record that is not after what was asked for. Its OPEN is not after it."""
-    opened, end = leg.opened, leg.end
+    opened, end = leg
     if end.index <= 1 or asked.lsn == end.lsn:
         return end
     if asked.lsn == opened.header.lsn:
-        return StreamEnd(1, 0, opened.header.lsn, opened.hash)
-    return _end_in_log(streams, leg, asked) if streams.mode == "append" else _end_in_slots(streams, leg, asked)
-
-
-def _end_in_log(streams: Streams, leg: Leg, asked: Asked) -> StreamEnd:
-    opened, end = leg.opened, leg.end
-    index, byte, lsn, identity = 1, 0, opened.header.lsn, opened.hash
-    reader = streams.log_reader(opened.epoch, 0, end.byte)
+        return opened.position
+    if streams.mode == "slot":
+        return _end_in_slots(streams, leg, asked)
     try:
-        for record in reader:
-            if asked.is_before(record.header) or index == end.index:
-                break
-            index, byte, lsn, identity = index + 1, reader.offset, record.header.lsn, record.hash
+        for record, before, _ in records_of_leg(streams, opened.position, leg):
+            if asked.is_before(record.header):
+                return before
     except ChunkNotFound:
         return _kept_by_snapshot(streams, asked, end)
-    # Whether these are the records of history the replay finds out, by their hashes.
-    return StreamEnd(index, byte, lsn, identity)
+    return end
 
 
-def _end_in_slots(streams: Streams, leg: Leg, asked: Asked) -> StreamEnd:
-    opened, end = leg.opened, leg.end
+def _end_in_slots(streams: Streams, leg: Leg, asked: Asked) -> Position:
+    opened, end = leg
     first = first_kept(streams, leg)
     if asked.lsn is not None:
-        index = asked.lsn - opened.header.lsn
-        if asked.lsn < first.lsn:
-            raise _gone(streams, asked)
+        after = max(first.index, asked.lsn - opened.header.lsn + 1)
     else:
-        low, high = first.index - 1, end.index - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if asked.is_before(streams.read_slot(opened.epoch, middle).header):
-                high = middle - 1
-            else:
-                low = middle
-        index = low
-        if index == first.index - 1 > 0:
-            return _kept_by_snapshot(streams, asked, StreamEnd(first.index, 0, first.lsn, first.hash))
-    if index == end.index - 1:
+        slots = range(first.index, end.index)
+        after = first.index + bisect_left(
+            slots, True, key=lambda index: asked.is_before(streams.read_slot(opened.epoch, index).header)
+        )
+    if after == end.index:
         return end
-    if index == 0:
-        return StreamEnd(1, 0, opened.header.lsn, opened.hash)
+    if after == first.index:
+        is_known = first.index == 1 or asked.lsn == first.lsn
+        return first if is_known else _kept_by_snapshot(streams, asked, first)
     # By the record after it: what a snapshot at this very lsn means may be collected.
-    record = streams.read_slot(opened.epoch, index + 1)
+    record = streams.read_slot(opened.epoch, after)
     if record.header.kind == RecordKind.SEAL:
-        raise ChunkNotFound(streams.names.slot(opened.epoch, index + 1))  # a doomed claimant's, in a hole
-    return StreamEnd(index + 1, 0, record.header.lsn - 1, record.header.previous_hash)
+        raise ChunkNotFound(streams.names.slot(opened.epoch, after))  # a doomed claimant's, in a hole
+    return Position(record.header.lsn - 1, record.header.previous_hash, opened.epoch, after, 0)
 
 
-def _kept_by_snapshot(streams: Streams, asked: Asked, end: StreamEnd) -> StreamEnd:
+def _kept_by_snapshot(streams: Streams, asked: Asked, end: Position) -> Position:
     """The label of the record at ``end`` is gone with it; a snapshot of its state is younger. Raises ``PastCollected``."""
     for lsn, time_ms in _snapshots(streams):
         if lsn == end.lsn and asked.time_ms is not None and time_ms <= asked.time_ms:
@@ -290,11 +276,6 @@ class FixedState:
         self.findings: tuple[str, ...] = ()
 
     @property
-    def moment(self) -> Moment:
-        """Where it is."""
-        return self._moment
-
-    @property
     def store(self) -> MetadataStore:
         """The store. Raises ``Closed``."""
         if self._store is None:
@@ -314,13 +295,9 @@ class FixedState:
             except CacheDamaged:
                 store, self._store = self._store, None
                 self._cache.discard(store)
-        self._store = self._make()
-        return self._store.head()
-
-    def _make(self) -> MetadataStore:
         found = _materialise(self._streams, self._cache, self._asked, self._moment)
-        self.findings = found.findings
-        return found.store
+        self._store, self.findings = found.store, found.findings
+        return self._store.head()
 
     def require_on_history(self, storage: ChunkStorage) -> None:
         """Raise ``RolledBack`` where the journal in ``storage`` no longer has what was shown, and does not say that it goes on without it:

@@ -8,13 +8,13 @@ Leaves out: framing and checksums (``record``), the meaning of operations (the e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
 from chunkstore.journal import OpCode, RecordKind
-from chunkstore.metadata.port import Op, RowChange
+from chunkstore.metadata.port import Op, Position, RowChange
 from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
 
 __all__ = [
@@ -25,8 +25,6 @@ __all__ = [
     "MODES",
     "MODE_NUMBERS",
     "PAYLOAD_VERSION",
-    "BaseLink",
-    "GcNote",
     "OpenPayload",
     "SealPayload",
     "SnapshotLink",
@@ -88,25 +86,9 @@ _SHAPES: dict[int, _Shape] = {
     OpCode.REPLACE: _WITH_CHUNKS,
     OpCode.SPILL: _WITH_CHUNKS,
 }
-_EXACT = {int(number): (int, *shape) for number, shape in _SHAPES.items()}
 _LISTING = frozenset(int(number) for number, shape in _SHAPES.items() if shape == _WITH_CHUNKS)
 _NUMBERS = (int, OpCode)
-_OF_EXTENTS = (1,)
-"""After an APPEND whose new chunks are extents."""
 _VALUE_BYTES_MAX = LIMITS.row_bytes_max
-
-
-class BaseLink(NamedTuple):
-    """The newest stream, at or before an OPEN's predecessor, that changed any row, and where it is cut.
-
-    A reader whose state has the digest of that point may skip the streams after it. ``hash`` is the last record's.
-    """
-
-    epoch: int
-    end_index: int
-    end_byte: int
-    lsn: int
-    hash: bytes
 
 
 class SnapshotLink(NamedTuple):
@@ -120,11 +102,10 @@ class SnapshotLink(NamedTuple):
     index: int  # type: ignore[assignment]
     end: int
 
-
-class GcNote(NamedTuple):
-    """What a GC_NOTE record says: names of objects that were deleted."""
-
-    names: tuple[str, ...]
+    @property
+    def position(self) -> Position:
+        """The point of history that it shows."""
+        return Position(self.lsn, self.hash, self.epoch, self.index, self.end)
 
 
 class OpenPayload(NamedTuple):
@@ -135,7 +116,8 @@ class OpenPayload(NamedTuple):
     ``last_lsn``, ``last_hash``: the last record of history before this OPEN, the embedded one included.
     ``embedded``: the whole bytes of the one adopted record after the cut, or empty. ``flags``:
     ``FLAG_GIVEN_UP`` (what was seen after the cut is gone, and history goes on without it).
-    ``rows``: reconciliation that takes effect with the OPEN.
+    ``rows``: reconciliation that takes effect with the OPEN. ``base``: the cut of the newest stream, at or before the predecessor, that
+    changed any row: a reader whose state has the digest of that point may skip the streams after it.
     """
 
     epoch: int
@@ -146,7 +128,7 @@ class OpenPayload(NamedTuple):
     last_lsn: int
     last_hash: bytes
     embedded: bytes
-    base: BaseLink
+    base: Position
     snapshot: SnapshotLink | None
     mode: Literal["slot", "append"]
     host: str
@@ -168,68 +150,50 @@ class SealPayload(NamedTuple):
 # --- operations and rows ---------------------------------------------------------------------------------------------
 
 
-def _op_flaw(op: object) -> str | None:
-    """Why this is not an operation's header, or None."""
-    if type(op) is not tuple or not op or type(op[0]) not in _NUMBERS or op[0] not in _SHAPES:
-        return f"{op!r:.100} is not an operation this program knows"
-    name = OpCode(op[0]).name
-    shape = _SHAPES[op[0]]
-    if tuple(map(type, op[1 : 1 + len(shape)])) != shape:
-        return f"operation {name} has wrong arguments"
-    if any(type(value) is int and value < 0 for value in op):
-        return f"operation {name} has a negative argument"
-    if shape == _WITH_CHUNKS:
-        for pair in op[4]:
-            if type(pair) is not tuple or tuple(map(type, pair)) != (int, bytes) or pair[0] < 0:
-                return f"operation {name} has a wrong chunk list"
-    return None
-
-
-def _sound_op(op: Op) -> bool:
-    """Whether ``_op_flaw`` has nothing to say, fast. False and (on garbage) common exceptions mean: ask it."""
+def _is_sound(op: Op) -> bool:
+    """Whether it is an operation's header as ``OpCode`` documents it, perhaps with more arguments. Garbage may raise common exceptions."""
     number = op[0]
+    if type(number) not in _NUMBERS:
+        return False
     if number in _LISTING:
-        _, segment_id, offset, length, chunks = op[:5]
-        if (
-            (len(op) != 5 and op[5:] != _OF_EXTENTS)
-            or type(segment_id) is not int
-            or type(offset) is not int
-            or type(length) is not int
-            or type(chunks) is not tuple
-        ):
+        _, segment_id, offset, length, chunks, *more = op
+        if not (type(segment_id) is type(offset) is type(length) is int and type(chunks) is tuple):
             return False
         for start, identity in chunks:
             if type(start) is not int or type(identity) is not bytes or start < 0:
                 return False
-        return segment_id >= 0 and offset >= 0 and length >= 0 and type(number) in _NUMBERS
-    kinds = tuple(map(type, op))
-    return kinds == _EXACT[number] and all(value >= 0 for value in op if type(value) is int)  # type: ignore[index]
+        return segment_id >= 0 and offset >= 0 and length >= 0 and not (more and _has_negative(more))
+    shape = _SHAPES[number]  # type: ignore[index]
+    return tuple(map(type, op[1 : 1 + len(shape)])) == shape and not _has_negative(op)
+
+
+def _has_negative(values: Iterable[object]) -> bool:
+    return any(type(value) is int and value < 0 for value in values)
 
 
 def _flaw(ops: Sequence[object], rows: Sequence[object]) -> str | None:
     """Why readers refuse these, or None. Replay comes through here for every operation and row."""
     for op in ops:
         try:
-            if _sound_op(op):  # type: ignore[arg-type]
+            if _is_sound(op):  # type: ignore[arg-type]
                 continue
         except (TypeError, ValueError, LookupError):
             pass
-        if flaw := _op_flaw(op):
-            return flaw
+        return f"{op!r:.100} is not an operation this program knows"
     for row in rows:
-        if type(row) is tuple and len(row) == 2:
-            key, value = row
-            if type(key) is bytes and 0 < len(key) <= KEY_BYTES_MAX:
-                if value is None or (type(value) is bytes and len(value) <= _VALUE_BYTES_MAX):
-                    continue
-                return f"a row's value is not at most {_VALUE_BYTES_MAX} bytes"
+        if type(row) is not tuple or len(row) != 2:
+            return "a row change is not a pair"
+        key, value = row
+        if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX:
             return f"a row's key is not 1 to {KEY_BYTES_MAX} bytes"
-        return "a row change is not a pair"
+        if value is not None and (type(value) is not bytes or len(value) > _VALUE_BYTES_MAX):
+            return f"a row's value is not at most {_VALUE_BYTES_MAX} bytes"
     return None
 
 
-def _unreadable(flaw: str) -> InvalidArgument:
-    return InvalidArgument(f"this could not be read again: {flaw}", argument="ops")
+def _require_sound(ops: Sequence[Op], rows: Sequence[RowChange]) -> None:
+    if flaw := _flaw(ops, rows):
+        raise InvalidArgument(f"this could not be read again: {flaw}", argument="ops")
 
 
 def _changes(ops: object, rows: object, object: str, position: int) -> tuple[tuple[Op, ...], list[RowChange]]:
@@ -246,8 +210,7 @@ def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange], blob: bytes = b"") 
     Raises: ``InvalidArgument`` for an operation that is not as ``OpCode`` documents it, a key that is not 1 to 511
     bytes, or a value longer than ``LIMITS.row_bytes_max``: what readers would refuse must not be written.
     """
-    if flaw := _flaw(ops, rows):
-        raise _unreadable(flaw)
+    _require_sound(ops, rows)
     if not blob:
         return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
     # The length in four bytes, however short: where the bytes begin is known before the rows are, which say so.
@@ -289,17 +252,14 @@ def encode_note(
 ) -> bytes:
     """The payload of a note record: that of OPS with a fourth element, so that ``decode_ops`` reads its rows.
 
-    ``notes`` is a ``SnapshotLink`` for SNAPSHOT_NOTE, a ``GcNote`` for GC_NOTE (or plain tuples of the same fields), and
-    any tuple of ints, text, bytes and tuples for the other kinds. Raises ``InvalidArgument``.
+    ``notes`` is a ``SnapshotLink`` for SNAPSHOT_NOTE (or a plain tuple of its fields), and any tuple of ints, text, bytes
+    and tuples for the other kinds. Raises ``InvalidArgument``.
     """
-    if flaw := _flaw(ops, rows):
-        raise _unreadable(flaw)
+    _require_sound(ops, rows)
     body: object = notes
     try:
         if kind == RecordKind.SNAPSHOT_NOTE:
             body = link_to_wire(SnapshotLink(*notes))  # type: ignore[arg-type]
-        elif kind == RecordKind.GC_NOTE:
-            body = (tuple(GcNote(*notes).names),)  # type: ignore[arg-type]
     except (TypeError, AttributeError) as error:
         raise InvalidArgument(f"this is not a valid {kind.name}: {error}", argument="notes") from error
     raw = pack((PAYLOAD_VERSION, tuple(ops), tuple(rows), body))
@@ -308,23 +268,14 @@ def encode_note(
     return raw
 
 
-def decode_note(
-    kind: RecordKind, payload: bytes, *, object: str, position: int
-) -> SnapshotLink | GcNote | tuple[object, ...]:
-    """What a note record says: a ``SnapshotLink``, a ``GcNote``, or the plain tuple of another kind. Raises ``Damaged``."""
+def decode_note(kind: RecordKind, payload: bytes, *, object: str, position: int) -> SnapshotLink | tuple[object, ...]:
+    """What a note record says: a ``SnapshotLink``, or the plain tuple of another kind. Raises ``Damaged``."""
     fields = Fields(unpack(payload, object, position), f"the payload of {kind.name}", object, position)
     fields.version(PAYLOAD_VERSION)
     fields.array()
     fields.array()
     note = fields.array()
-    if kind == RecordKind.SNAPSHOT_NOTE:
-        return link_from_wire(note, object, position)
-    if kind == RecordKind.GC_NOTE:
-        names = Fields(note, "a GC note", object, position).array()
-        if not all(type(name) is str for name in names):
-            refuse("a GC note holds something that is not a name", object, position)
-        return GcNote(names)  # type: ignore[arg-type]
-    return note
+    return link_from_wire(note, object, position) if kind == RecordKind.SNAPSHOT_NOTE else note
 
 
 # --- OPEN and SEAL ---------------------------------------------------------------------------------------------------
@@ -356,17 +307,16 @@ def link_from_wire(value: object, object: str, position: int) -> SnapshotLink:
     )
 
 
-def _base(value: object, object: str, position: int) -> BaseLink:
+def _base(value: object, object: str, position: int) -> Position:
     fields = Fields(value, "a base link", object, position)
-    return BaseLink(fields.whole(), fields.whole(), fields.whole(), fields.whole(), fields.raw(HASH_BYTES))
+    epoch, index, end, lsn = fields.whole(), fields.whole(), fields.whole(), fields.whole()
+    return Position(lsn, fields.raw(HASH_BYTES), epoch, index, end)
 
 
 def encode_open(payload: OpenPayload) -> bytes:
     """The payload of OPEN. Raises ``InvalidArgument`` for what ``decode_open`` would refuse."""
-    if flaw := _flaw((), payload.rows):
-        raise _unreadable(flaw)
-    if payload.mode not in MODE_NUMBERS:
-        raise InvalidArgument(f"mode must be 'slot' or 'append', not {payload.mode!r}", argument="mode")
+    _require_sound((), payload.rows)
+    base = payload.base
     raw = pack(
         (
             PAYLOAD_VERSION,
@@ -378,7 +328,7 @@ def encode_open(payload: OpenPayload) -> bytes:
             payload.last_lsn,
             payload.last_hash,
             payload.embedded,
-            tuple(payload.base),
+            (base.epoch, base.index, base.end, base.lsn, base.hash),
             None if payload.snapshot is None else link_to_wire(payload.snapshot),
             MODE_NUMBERS[payload.mode],
             payload.host,
@@ -395,9 +345,7 @@ def encode_open(payload: OpenPayload) -> bytes:
 
 def embedded_at(payload: OpenPayload) -> int:
     """Where ``embedded`` begins in what ``encode_open`` makes; the rows, which follow it, change nothing."""
-    fields = (PAYLOAD_VERSION, *payload[:8])
-    assert fields[-1] is payload.embedded
-    whole = pack(fields)
+    whole = pack((PAYLOAD_VERSION, *payload[:8]))
     return len(whole) - len(payload.embedded) + _OPEN_HEAD_BYTES - 1
 
 

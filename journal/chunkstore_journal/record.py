@@ -53,16 +53,15 @@ _HEADER = Struct(">4sBBBBII16sQQQQQ16s32s16sQI")
 """magic, format version, type, CRC algorithm, flags, payload length, header CRC, container, epoch, index, place, lsn,
 committed lsn, previous hash, state digest, token, time, payload CRC. FORMAT.md's table is tested against it."""
 _HEADER_CRC_AT = 12
-_BEHIND_HEADER_CRC = 16
-_U32 = Struct(">I")
+_AFTER_HEADER_CRC = 16
 
 HEADER_BYTES = _HEADER.size
 OVERHEAD_BYTES = HEADER_BYTES + HASH_BYTES
 FLAG_LINES = 1
 """The payload is lines; the header states no digest (zeros)."""
 _NO_DIGEST = bytes(32)
-_LINES_FRONT = Struct(">4sBBBBI")
-_LINES_REST = Struct(">16sQQQQQ16s32s16sQI")
+_FRONT = Struct(">4sBBBBI")
+_REST = Struct(">16sQQQQQ16s32s16sQI")
 """The header before its own CRC, and after it."""
 _PAYLOAD_BYTES_MAX = LIMITS.record_bytes_max - OVERHEAD_BYTES
 
@@ -128,6 +127,16 @@ class _Short(_Flaw):
         self.needed = needed
 
 
+def _header(kind: int, flags: int, payload_bytes: int, rest: bytes) -> bytes:
+    front = _FRONT.pack(MAGIC, FORMAT_VERSION, kind, CRC32C_ALGORITHM, flags, payload_bytes)
+    return front + crc32c_of_more(crc32c_of_bytes(front), rest).to_bytes(4, "big") + rest
+
+
+def _header_crc(data: bytes, at: int) -> int:
+    crc = crc32c_of_bytes(data[at : at + _HEADER_CRC_AT])
+    return crc32c_of_more(crc, data[at + _AFTER_HEADER_CRC : at + HEADER_BYTES])
+
+
 def encode_record(header: RecordHeader, payload: bytes) -> tuple[bytes, bytes]:
     """The record's bytes and its hash (16 bytes).
 
@@ -147,14 +156,13 @@ def encode_record(header: RecordHeader, payload: bytes) -> tuple[bytes, bytes]:
     if not len(container) == len(previous_hash) == len(token) == 16:
         raise InvalidArgument("container, previous_hash and token of a record have 16 bytes each", argument="header")
     try:
-        raw = _HEADER.pack(
-            MAGIC, FORMAT_VERSION, kind, CRC32C_ALGORITHM, flags, len(payload), 0, container, epoch, index, at,
-            lsn, committed_lsn, previous_hash, digest.to_bytes(32, "big"), token, time_ms, crc32c_of_bytes(payload),
+        rest = _REST.pack(
+            container, epoch, index, at, lsn, committed_lsn, previous_hash, digest.to_bytes(32, "big"), token, time_ms,
+            crc32c_of_bytes(payload),
         )  # fmt: skip
+        raw = _header(kind, flags, len(payload), rest)
     except (struct.error, OverflowError) as error:
         raise InvalidArgument(f"a field of a record's header is out of range: {error}", argument="header") from error
-    front, rest = raw[:_HEADER_CRC_AT], raw[_BEHIND_HEADER_CRC:]
-    raw = front + _U32.pack(crc32c_of_more(crc32c_of_bytes(front), rest)) + rest
     end = blob_end(payload)
     hashed = payload[:BLOB_AT] + payload[end:] if end else payload
     identity = blake2b(raw + hashed, digest_size=HASH_BYTES).digest()
@@ -180,11 +188,8 @@ def encode_lines_record(
     for piece in data:
         crc = crc32c_of_more(crc, piece)
     crc = crc32c_of_more(crc, back)
-    header = _LINES_FRONT.pack(
-        MAGIC, FORMAT_VERSION, RecordKind.OPS, CRC32C_ALGORITHM, FLAG_LINES, len(front) + size + len(back)
-    )
-    rest = _LINES_REST.pack(container, epoch, index, at, lsn + 1, lsn, previous_hash, _NO_DIGEST, token, time_ms, crc)
-    header += crc32c_of_more(crc32c_of_bytes(header), rest).to_bytes(4, "big") + rest
+    rest = _REST.pack(container, epoch, index, at, lsn + 1, lsn, previous_hash, _NO_DIGEST, token, time_ms, crc)
+    header = _header(RecordKind.OPS, FLAG_LINES, len(front) + size + len(back), rest)
     identity = blake2b(header + front + back, digest_size=HASH_BYTES).digest()
     return b"".join((header, front, *data, back, identity)), identity
 
@@ -200,12 +205,7 @@ def _decode(data: bytes, offset: int, container: bytes | None, at: int) -> Recor
     if magic != MAGIC:
         raise _Flaw("no record begins here")
     header_end = offset + HEADER_BYTES
-    if (
-        crc32c_of_more(
-            crc32c_of_bytes(data[offset : offset + _HEADER_CRC_AT]), data[offset + _BEHIND_HEADER_CRC : header_end]
-        )
-        != header_crc
-    ):
+    if _header_crc(data, offset) != header_crc:
         raise _Flaw("the record's header has a wrong CRC")
     if container is not None and cid != container:
         raise _Flaw("the record belongs to another container")
@@ -284,7 +284,7 @@ def decode_unproven(data: bytes, container: bytes | None, at: int) -> tuple[Reco
     if size is None or header is None or size > len(data):
         return None
     payload_end = size - HASH_BYTES
-    (crc,) = _U32.unpack_from(data, HEADER_BYTES - _U32.size)
+    crc = _whole(data[HEADER_BYTES - 4 : HEADER_BYTES], "big")
     return Record(header, data[HEADER_BYTES:payload_end], data[payload_end:size], size), crc
 
 
@@ -402,9 +402,7 @@ def intact_header(data: bytes, at: int, container: bytes | None) -> RecordHeader
     (
         _, _, number, _, flags, _, header_crc, cid, epoch, index, place, lsn, committed_lsn, previous_hash, digest, token, time_ms, _,
     ) = _HEADER.unpack(raw)  # fmt: skip
-    if crc32c_of_more(crc32c_of_bytes(raw[:_HEADER_CRC_AT]), raw[_BEHIND_HEADER_CRC:]) != header_crc:
-        return None
-    if container is not None and cid != container:
+    if _header_crc(raw, 0) != header_crc or (container is not None and cid != container):
         return None
     # A type of a newer version is evidence, too; HEARTBEAT means it because there is no "unknown".
     kind = _KINDS[number] or RecordKind.HEARTBEAT

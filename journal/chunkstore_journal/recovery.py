@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from chunkstore import runtime
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, StorageFull
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, Position
 from chunkstore_journal.claim import read_latest
 from chunkstore_journal.extents import check_moved, extents_of, lines_of
-from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
-from chunkstore_journal.payloads import BaseLink, SnapshotLink, decode_note, decode_ops
+from chunkstore_journal.history import Leg, Opened, Streams, position_after
+from chunkstore_journal.payloads import SnapshotLink, decode_note, decode_ops
 from chunkstore_journal.record import Record
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot, read_snapshot_header
 
@@ -42,9 +41,9 @@ __all__ = [
 _BATCH_RECORDS = 512
 _BATCH_BYTES = 8 << 20
 _RESTARTS_MAX = 5
+_SOURCES = {"cache": "the local cache", "journal": "replay from the beginning"}
 _RESTARTS_PAST_MAX = 2
 """What was collected of the past does not come back."""
-_WORKERS = 16
 
 
 Taken: TypeAlias = Callable[[Commit, bytes], None]
@@ -139,13 +138,9 @@ def route(streams: Streams, head: Head, leg: Leg) -> list[_Step]:
         if at.lsn == base.lsn or base.epoch == 0:
             raise Mismatch(f"its record with lsn {at.lsn} is not that of history")
         steps.append(whole)
-        leg = Leg(streams.opened(base.epoch), _end_of_base(base))
+        leg = Leg(streams.opened(base.epoch), base)
     steps.reverse()
     return steps
-
-
-def _end_of_base(base: BaseLink) -> StreamEnd:
-    return StreamEnd(base.end_index, base.end_byte, base.lsn, base.hash)
 
 
 def _inside(at: Position, leg: Leg) -> _Step:
@@ -154,7 +149,7 @@ def _inside(at: Position, leg: Leg) -> _Step:
     if good and at.lsn == opened.header.lsn:
         good = at.hash == opened.hash
     if good and at.lsn == end.lsn:
-        good = (at.hash, at.index, at.end) == (end.hash, end.index, end.byte)
+        good = at == end
     if not good:
         raise Mismatch(f"it is at lsn {at.lsn} of epoch {at.epoch}, which is not in history")
     return _Step(leg, None, False, False, at)
@@ -185,10 +180,12 @@ def commits_of_open(opened: Opened, *, embedded: bool) -> list[Commit]:
     return commits
 
 
-def records_of_leg(
-    streams: Streams, start: Position, leg: Leg, pool: runtime.Pool
-) -> Iterator[tuple[Record, Position]]:
-    """The records of a stream from ``start`` to where history leaves it, each with the point after it.
+Link: TypeAlias = tuple[Record, Position, Position]
+"""A record, and the points before and after it."""
+
+
+def records_of_leg(streams: Streams, start: Position, leg: Leg) -> Iterator[Link]:
+    """The records of a stream from ``start`` to where history leaves it.
 
     Raises: ``ChunkNotFound`` (collected), ``Damaged`` (shorter than the recorded end, forked, unreadable), ``Mismatch``
     (the very first record does not follow ``start``: then ``start`` is what is wrong).
@@ -197,13 +194,12 @@ def records_of_leg(
     if start.index >= end.index:
         return
     epoch = opened.epoch
-    append = streams.mode == "append"
     log = streams.names.log(epoch)  # made once: names cost as much as decoding a record
-    reader = streams.log_reader(epoch, start.end, end.byte) if append else None
-    source = iter(reader) if reader is not None else streams.read_slots(epoch, start.index, end.index, pool)
+    reader = streams.log_reader(epoch, start.end, end.end) if streams.mode == "append" else None
+    source = iter(reader) if reader is not None else streams.read_slots(epoch, start.index, end.index)
     last = start
     while last.index < end.index:
-        name = log if append else streams.names.slot(epoch, last.index)
+        name = log if reader is not None else streams.names.slot(epoch, last.index)
         try:
             record = next(source, None)
             if record is None:
@@ -212,16 +208,14 @@ def records_of_leg(
                     object=name,
                     position=last.end,
                 )
-            check_link(record, last, object=name, position=last.end)
+            before = last
+            last = position_after(record, before, object=name, end=reader.offset if reader is not None else 0)
         except Damaged as damage:
             if last is start and start.index > 1:
                 raise Mismatch(f"the record after lsn {start.lsn} does not follow it ({damage.message})") from damage
             raise
-        last = Position(
-            record.header.lsn, record.hash, epoch, last.index + 1, reader.offset if reader is not None else 0
-        )
-        yield record, last
-    if (last.lsn, last.hash, last.end) != (end.lsn, end.hash, end.byte):
+        yield record, before, last
+    if last != end:
         raise Damaged(f"epoch {epoch} does not end as its successor recorded", object=opened.object, position=last.end)
 
 
@@ -236,13 +230,7 @@ def _apply_all(
             taken(commit, payload)
 
 
-def _no_blob(_commit: Commit, _payload: bytes) -> None:
-    """For those who keep no bytes of extents."""
-
-
-def _take(
-    streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Pool, progress: Progress, taken: Taken
-) -> None:
+def _take(streams: Streams, store: MetadataStore, step: _Step, progress: Progress, taken: Taken | None) -> None:
     opened = step.leg.opened
     if step.jump is not None and not store.jump(step.jump, store.head().digest):
         raise Mismatch(f"it is after lsn {step.jump.lsn}")
@@ -256,24 +244,21 @@ def _take(
             # The jump was a guess that this digest had to confirm.
             raise Mismatch(f"its state is not that of history at lsn {opened.header.lsn}") from damage
         progress.records += len(commits)
-        if len(commits) > 1 and opened.embedded is not None:
+        if taken is not None and len(commits) > 1 and opened.embedded is not None:
             taken(commits[0], opened.embedded.payload)
     progress.time_ms = max(progress.time_ms, opened.header.time_ms)
     batch: list[Commit] = []
     payloads: list[bytes] = []
     size = 0
     log = streams.names.log(opened.epoch)
-    slots = streams.mode == "slot"
-    at = step.start.end
-    for record, position in records_of_leg(streams, step.start, step.leg, pool):
-        name = streams.names.slot(opened.epoch, position.index - 1) if slots else log
+    for record, before, position in records_of_leg(streams, step.start, step.leg):
+        name, at = log if position.end else streams.names.slot(opened.epoch, before.index), before.end
         batch.append(commit_of(record, position, object=name, at=at))
         payloads.append(record.payload)
         if record.header.kind == RecordKind.SNAPSHOT_NOTE:
             note = decode_note(record.header.kind, record.payload, object=name, position=at)
             if isinstance(note, SnapshotLink):
                 progress.notes.append(note)
-        at = position.end
         size += record.size
         if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
             progress.count(len(batch), size, record.header.time_ms)
@@ -288,9 +273,8 @@ def replay_to(
     streams: Streams,
     store: MetadataStore,
     leg: Leg,
-    pool: runtime.Pool,
     progress: Progress,
-    taken: Taken = _no_blob,
+    taken: Taken | None = None,
 ) -> None:
     """Bring ``store`` to the end of ``leg``. ``taken`` gets each record of a stream that was applied, with its payload.
 
@@ -298,88 +282,100 @@ def replay_to(
     ``StorageFull``, ``StorageUnavailable``.
     """
     for step in route(streams, store.head(), leg):
-        _take(streams, store, step, pool, progress, taken)
+        _take(streams, store, step, progress, taken)
 
 
 class _Search:
-    """One search for a source of the state. ``blame`` is the damage to report if nothing works."""
+    """One search for a source of the state. ``blame`` is the damage to report if nothing works; ``past``: history goes on after the end, so
+    snapshots that are there say nothing, and no store is the current one."""
 
     def __init__(
-        self,
-        streams: Streams,
-        cache: MetadataCache,
-        leg: Leg,
-        pool: runtime.Pool,
-        ahead: tuple[int, bytes] | None,
-        past: bool,
+        self, streams: Streams, cache: MetadataCache, leg: Leg, ahead: tuple[int, bytes] | None, past: bool
     ) -> None:
-        self.streams = streams
-        self.cache = cache
-        self.leg = leg
-        self.pool = pool
-        self.ahead = ahead
-        self.past = past
-        """Whether history goes on after the end: then snapshots that are there say nothing, and no store is the current one."""
-        self.findings: list[str] = []
-        self.damaged: set[str] = set()
-        self.blame: Damaged | None = None
+        self._streams = streams
+        self._cache = cache
+        self._leg = leg
+        self._ahead = ahead
+        self._past = past
+        self._findings: list[str] = []
+        self._damaged: set[str] = set()
+        self._blame: Damaged | None = None
 
-    def attempt(
+    def bring(
         self,
         store: MetadataStore,
-        what: str,
+        source: Literal["cache", "snapshot", "journal"],
         link: SnapshotLink | None = None,
         *,
-        keep: bool = False,
         named: bool = True,
-        taken: Taken = _no_blob,
-    ) -> Progress | None:
-        """Try to bring ``store`` (first loaded from the snapshot ``link``) to the end; None, and discarded, if it cannot.
+        taken: Taken | None = None,
+    ) -> Materialised | None:
+        """Bring ``store`` (first loaded from the snapshot ``link``) to the end; None: it does not lead there.
 
-        ``keep``: it is not discarded, because it may have readers. ``named``: a record names the snapshot; else somebody may have died
-        writing it, and nothing is lost with it. An error that says nothing about it (the storage does not
-        answer) passes through and leaves it as it is, at some point of history: the next try goes on from there.
+        ``named``: a record names the snapshot; else its writer may have died, and nothing is lost with it. An error that says
+        nothing about the store (the storage does not answer) passes through; the store is at some point of history then.
         """
         progress = Progress()
-        discard = not keep
-        blames = named
+        what = f"snapshot {link.name!r}" if link is not None else _SOURCES[source]
         try:
             if link is not None:
-                name = self.streams.snapshot(link)
-                load_snapshot(self.streams.storage, name, store, container=self.streams.container, expected=link)
-                blames = True
-            if store.head().position[:2] != self.ahead:
-                replay_to(self.streams, store, self.leg, self.pool, progress, taken)
-            discard = False
-            return progress
+                name = self._streams.snapshot(link)
+                load_snapshot(self._streams.storage, name, store, container=self._streams.container, expected=link)
+                named = True
+            if store.head().position[:2] != self._ahead:
+                replay_to(self._streams, store, self._leg, progress, taken)
+            return Materialised(store, source, progress, link, frozenset(self._damaged), tuple(self._findings))
         except CacheDamaged as rot:
-            self.findings.append(f"{what} was discarded: {rot.message}")
-        except Mismatch as mismatch:
-            self.note(f"{what} was discarded: {mismatch}", link)
-        except Damaged as damage:
-            if self.blame is None and blames:
-                self.blame = damage
-            self.note(f"{what} was discarded: {damage.message}", link)
+            self._findings.append(f"{what} was discarded: {rot.message}")
+        except (Mismatch, Damaged) as error:
+            if isinstance(error, Damaged) and self._blame is None and named:
+                self._blame = error
+            self._note(f"{what} was discarded: {error.message if isinstance(error, Damaged) else error}", link)
         except ChunkNotFound as missing:
-            self.findings.append(f"{what} is too old: {missing.chunk} was collected")
-        finally:
-            if discard:
-                self.cache.discard(store)
+            self._findings.append(f"{what} is too old: {missing.chunk} was collected")
         return None
 
-    def note(self, finding: str, link: SnapshotLink | None) -> None:
-        self.findings.append(finding)
-        if link is not None:
-            self.damaged.add(link.name)
+    def another(self) -> Materialised:
+        """A new store, from a snapshot or the beginning."""
+        for _ in range(_RESTARTS_PAST_MAX if self._past else _RESTARTS_MAX):
+            # Replay from the beginning works only while the first records still exist: otherwise one is missing.
+            found = self._from_snapshots() or self._new("journal")
+            if found is not None:
+                return found
+        raise self._blame or NothingLeads(
+            "no snapshot connects to the end of history, and its beginning was collected: "
+            + "; ".join(dict.fromkeys(self._findings)),
+            object=self._streams.names.snapshot_prefix(),
+        )
 
-    def from_snapshots(self) -> Materialised | None:
-        latest = read_latest(self.streams.storage, self.streams.names)
-        links = [latest.snapshot if latest is not None else None, self.leg.opened.payload.snapshot]
+    def _new(
+        self, source: Literal["snapshot", "journal"], link: SnapshotLink | None = None, *, named: bool = True
+    ) -> Materialised | None:
+        """A new store at the end, current unless it is of the past; discarded if it does not get there."""
+        store = self._cache.create()
+        found: Materialised | None = None
+        try:
+            found = self.bring(store, source, link, named=named)
+        finally:
+            if found is None:
+                self._cache.discard(store)
+        if found is not None and not self._past:
+            self._cache.make_current(store)
+        return found
+
+    def _note(self, finding: str, link: SnapshotLink | None) -> None:
+        self._findings.append(finding)
+        if link is not None:
+            self._damaged.add(link.name)
+
+    def _from_snapshots(self) -> Materialised | None:
+        latest = read_latest(self._streams.storage, self._streams.names)
+        links = [latest.snapshot if latest is not None else None, self._leg.opened.payload.snapshot]
         named = {link.name: link for link in links if link is not None}
-        if self.past:
+        if self._past:
             # The newest that is there is after the asked point, as a rule; and which is the nearest, only a list says.
-            return self._first_usable(sorted((*named.values(), *self._listed(set(named))), key=lambda link: -link.lsn))
-        found = self._first_usable(sorted(named.values(), key=lambda link: -link.lsn))
+            return self._first_usable(_newest_first((*named.values(), *self._listed(set(named)))))
+        found = self._first_usable(_newest_first(named.values()))
         if found is None:
             # Only now: a LIST is slow, may lag, and shows snapshots that no record names.
             # What died before it was synced may be read back today and be gone tomorrow: a good start, and never to be relied on.
@@ -389,52 +385,32 @@ class _Search:
 
     def _first_usable(self, links: Iterable[SnapshotLink], *, named: bool = True) -> Materialised | None:
         for link in links:
-            if link.name in self.damaged:
+            if link.name in self._damaged:
                 continue
-            if link.lsn > self.leg.end.lsn and (link.lsn, link.hash) != self.ahead:
-                if self.past:
-                    continue
-                self.note(f"snapshot {link.name!r} claims lsn {link.lsn}, after the end of history", link)
+            if link.lsn > self._leg.end.lsn and (link.lsn, link.hash) != self._ahead:
+                if not self._past:
+                    self._note(f"snapshot {link.name!r} claims lsn {link.lsn}, after the end of history", link)
                 continue
-            store = self.cache.create()
-            progress = self.attempt(store, f"snapshot {link.name!r}", link, named=named)
-            if progress is not None:
-                return self.made(store, "snapshot", progress, link)
+            if (found := self._new("snapshot", link, named=named)) is not None:
+                return found
         return None
 
     def _listed(self, named: set[str]) -> Iterator[SnapshotLink]:
-        storage, names = self.streams.storage, self.streams.names
+        storage, names = self._streams.storage, self._streams.names
         for stored in reversed(list_snapshots(storage, names)):
             name = stored.name
             if name in named or not stored.has_main:
                 continue
-            if self.past and stored.lsn > self.leg.end.lsn + (self.ahead is not None):
+            if self._past and stored.lsn > self._leg.end.lsn + (self._ahead is not None):
                 continue
             try:
-                yield read_snapshot_header(storage, name, container=self.streams.container).link(name)
+                yield read_snapshot_header(storage, name, container=self._streams.container).link(name)
             except (Damaged, ChunkNotFound) as error:
-                self.findings.append(f"snapshot {name} was skipped: {error.message}")
+                self._findings.append(f"snapshot {name} was skipped: {error.message}")
 
-    def made(
-        self,
-        store: MetadataStore,
-        source: Literal["snapshot", "journal"],
-        progress: Progress,
-        link: SnapshotLink | None,
-    ) -> Materialised:
-        """As ``result``, of a new store."""
-        if not self.past:
-            self.cache.make_current(store)
-        return self.result(store, source, progress, link)
 
-    def result(
-        self,
-        store: MetadataStore,
-        source: Literal["cache", "snapshot", "journal"],
-        progress: Progress,
-        link: SnapshotLink | None,
-    ) -> Materialised:
-        return Materialised(store, source, progress, link, frozenset(self.damaged), tuple(self.findings))
+def _newest_first(links: Iterable[SnapshotLink]) -> list[SnapshotLink]:
+    return sorted(links, key=lambda link: -link.lsn)
 
 
 def materialise(
@@ -446,7 +422,7 @@ def materialise(
     ahead: tuple[int, bytes] | None = None,
     discard: Callable[[MetadataStore], None] | None = None,
     past: bool = False,
-    taken: Taken = _no_blob,
+    taken: Taken | None = None,
 ) -> Materialised:
     """T4: a store at the end of ``leg``, made current in the cache; with ``past``, for which history goes on after that end, not current.
 
@@ -461,40 +437,16 @@ def materialise(
 
     Raises: ``Damaged`` when no source leads there (``NothingLeads``: because it was collected); ``StorageFull``, ``StorageUnavailable``.
     """
-    pool = runtime.pool("journal-replay", _WORKERS)
-    search = _Search(streams, cache, leg, pool, ahead, past)
-    try:
-        if current is None:
-            return _another(search)
-        progress = search.attempt(current, "the local cache", keep=True, taken=taken)
-        if progress is not None:
-            return search.result(current, "cache", progress, None)
-        try:
-            found = _another(search)
-        except (Damaged, StorageFull):
-            (discard or cache.discard)(current)
-            raise
-        (discard or cache.discard)(current)
+    search = _Search(streams, cache, leg, ahead, past)
+    if current is None:
+        return search.another()
+    found = search.bring(current, "cache", taken=taken)
+    if found is not None:
         return found
-    finally:
-        pool.close()
-
-
-def _another(search: _Search) -> Materialised:
-    """A new store, from a snapshot or the beginning."""
-    for _ in range(_RESTARTS_PAST_MAX if search.past else _RESTARTS_MAX):
-        found = search.from_snapshots()
-        if found is not None:
-            return found
-        store = search.cache.create()
-        # Works only while the first records still exist: otherwise one is missing.
-        progress = search.attempt(store, "replay from the beginning")
-        if progress is not None:
-            return search.made(store, "journal", progress, None)
-    if search.blame is not None:
-        raise search.blame
-    raise NothingLeads(
-        "no snapshot connects to the end of history, and its beginning was collected: "
-        + "; ".join(dict.fromkeys(search.findings)),
-        object=search.streams.names.snapshot_prefix(),
-    )
+    try:
+        found = search.another()
+    except (Damaged, StorageFull):
+        (discard or cache.discard)(current)
+        raise
+    (discard or cache.discard)(current)
+    return found

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from chunkstore import runtime
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, Position
+from chunkstore.records.invariants import Finding
 from chunkstore_journal.claim import read_latest
 from chunkstore_journal.history import Streams
-from chunkstore_journal.inspect import Finding
 from chunkstore_journal.payloads import SnapshotLink, decode_note, decode_open
 from chunkstore_journal.record import Record
 from chunkstore_journal.recovery import commit_of, commits_of_open
@@ -35,7 +34,6 @@ from chunkstore_journal.walk import (
 
 __all__ = ["check_replay"]
 
-_WORKERS = 16
 _BATCH_RECORDS = 256
 
 
@@ -63,7 +61,7 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
         # A LIST may lag behind a collector, and what it shows be gone.
         stored.update((link.name, link.lsn) for link in (named_snapshots(streams, newest) if newest else ()))
     except Damaged as damage:
-        yield Finding(6, "error", damage.object, damage.position, damage.message)
+        yield _damage(6, damage.object, damage.message, damage.position)
         return
     oldest_first = sorted(stored.items(), key=lambda item: (item[1], item[0]))
     files = [found for name, lsn in oldest_first if (found := _read(streams, name, lsn)) is not None]
@@ -72,7 +70,7 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
         if has_beginning(streams):
             starts.insert(0, None)
     except Damaged as damage:
-        yield Finding(6, "error", damage.object, damage.position, damage.message)
+        yield _damage(6, damage.object, damage.message, damage.position)
         return
     for start in starts:
         store = scratch.create()
@@ -87,12 +85,12 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
         except (_Gap, ChunkNotFound):
             continue  # collected, perhaps while we look
         except Damaged as damage:
-            yield Finding(6, "error", damage.object, damage.position, damage.message)
+            yield _damage(6, damage.object, damage.message, damage.position)
             return
         finally:
             scratch.discard(store)
     message = "there is neither a beginning nor a snapshot from which all of history that follows is stored"
-    yield Finding(11, "error", streams.names.snapshot_prefix(), 0, message)
+    yield _damage(11, streams.names.snapshot_prefix(), message)
 
 
 def _read(streams: Streams, name: str, lsn: int) -> _File | None:
@@ -103,7 +101,11 @@ def _read(streams: Streams, name: str, lsn: int) -> _File | None:
     except ChunkNotFound:
         return None
     except ChunkstoreError as error:
-        return _File(name, lsn, None, Finding(11, "error", name, getattr(error, "position", 0), error.message))
+        return _File(name, lsn, None, _damage(11, name, error.message, getattr(error, "position", 0)))
+
+
+def _damage(invariant: int, object: str, message: str, position: int = 0) -> Finding:
+    return Finding(invariant, "damage", "", "", object, position, message)
 
 
 class _Replay:
@@ -150,27 +152,23 @@ class _Replay:
                 continue  # left by a collection that was interrupted, or by somebody else who was about to found the container
             seen = self._seen.get(link.lsn)
             if seen is None:
-                yield Finding(11, "error", link.name, 0, f"it claims lsn {link.lsn}, which history does not reach")
+                yield _damage(11, link.name, f"it claims lsn {link.lsn}, which history does not reach")
             elif seen[0] != link.hash:
-                yield Finding(11, "error", link.name, 0, f"lsn {link.lsn} of history has another hash")
+                yield _damage(11, link.name, f"lsn {link.lsn} of history has another hash")
             elif seen[1] != link.digest:
-                yield Finding(11, "error", link.name, 0, f"the replayed state at lsn {link.lsn} has another digest")
+                yield _damage(11, link.name, f"the replayed state at lsn {link.lsn} has another digest")
 
     def _records(self) -> Iterator[tuple[Record, str, int]]:
         streams = self._streams
-        pool = runtime.pool("journal-replay-check", _WORKERS)
-        try:
-            top = find_last_claim(streams)
-            newest = newest_opened(streams, top)
-            gone_max = collected_max(streams, newest) if newest else 0
-            for leg in legs_of_history(streams, top):
-                if leg.end.lsn <= self._start:
-                    continue
-                for record, _, name, position in stored_records(streams, leg, pool, gone_max, []):
-                    if record.header.lsn > self._start:
-                        yield record, name, position
-        finally:
-            pool.close()
+        top = find_last_claim(streams)
+        newest = newest_opened(streams, top)
+        gone_max = collected_max(streams, newest) if newest else 0
+        for leg in legs_of_history(streams, top):
+            if leg.end.lsn <= self._start:
+                continue
+            for record, _, name, position in stored_records(streams, leg, gone_max, []):
+                if record.header.lsn > self._start:
+                    yield record, name, position
 
     def _note(self, record: Record, name: str, position: int) -> None:
         kind = record.header.kind
@@ -189,14 +187,12 @@ class _Replay:
 
     def _apply(self, commits: list[Commit]) -> Iterator[Finding]:
         try:
-            self._put(commits, verify=True)
+            is_next = self._store.apply(commits, verify=True)
         except Damaged as first:
-            yield Finding(10, "error", first.object, first.position, first.message)
+            yield _damage(10, first.object, first.message, first.position)
             # From here on the records' word is taken for the digest, so that each wrong one is named once.
-            self._put(commits, verify=False)
-
-    def _put(self, commits: list[Commit], *, verify: bool) -> None:
-        if not self._store.apply(commits, verify=verify):
+            is_next = self._store.apply(commits, verify=False)
+        if not is_next:
             raise _Gap
 
 

@@ -24,7 +24,7 @@ from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, Posit
 from chunkstore.storage import ChunkHandle, iter_listing
 from chunkstore_journal.ends import contradicts, missing
 from chunkstore_journal.extents import extents_of, lines_of
-from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link
+from chunkstore_journal.history import Opened, Streams, position_after
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.payloads import BLOB_AT, decode_ops
 from chunkstore_journal.record import HEADER_BYTES, Record, decode_unproven, peek_length
@@ -52,7 +52,7 @@ class _Stretch(NamedTuple):
 
     epoch: int
     opened: Opened | Damaged
-    end: StreamEnd | None
+    end: Position | None
 
 
 _Found: TypeAlias = tuple[Record, str, int, int, Damaged | None]
@@ -62,28 +62,22 @@ _Found: TypeAlias = tuple[Record, str, int, int, Damaged | None]
 def last_good_state(streams: Streams, cache: MetadataCache) -> LastGood:
     """The last good state, in a new store of ``cache``. Raises ``Damaged`` where nothing leads to any, and what storage and store raise."""
     stretches = _stretches(streams)
-    pool = runtime.pool("journal-salvage", _WORKERS)
-    try:
-        names = [stored.name for stored in list_snapshots(streams.storage, streams.names) if stored.has_main]
-        for name in (*reversed(names), ""):
-            store = cache.create()
-            try:
-                found = _from(streams, store, name, stretches, pool)
-            except BaseException:
+    names = [stored.name for stored in list_snapshots(streams.storage, streams.names) if stored.has_main]
+    for name in (*reversed(names), ""):
+        store = cache.create()
+        found: LastGood | None = None
+        try:
+            found = _from(streams, store, name, stretches)
+        finally:
+            if found is None:
                 cache.discard(store)
-                raise
-            if found is not None:
-                return found
-            cache.discard(store)
-    finally:
-        pool.close()
+        if found is not None:
+            return found
     text = "no snapshot can be read, and no record follows the beginning: nothing can be salvaged. Restore a backup"
     raise Damaged(text, object=streams.names.snapshot_prefix())
 
 
-def _from(
-    streams: Streams, store: MetadataStore, name: str, stretches: list[_Stretch], pool: runtime.Pool
-) -> LastGood | None:
+def _from(streams: Streams, store: MetadataStore, name: str, stretches: list[_Stretch]) -> LastGood | None:
     """What the snapshot ``name`` leads to; of "" the beginning. None: nothing."""
     if name:
         try:
@@ -94,7 +88,7 @@ def _from(
     first = _first(streams, stretches, name, start)
     if first is None:
         return None
-    damage = _replay(streams, store, stretches[first:], pool)
+    damage = _replay(streams, store, stretches[first:])
     end = store.head().position
     beginning = stretches[0].opened
     if damage is not None and not name and isinstance(beginning, Opened) and end.lsn <= beginning.header.lsn:
@@ -157,9 +151,9 @@ def _first(streams: Streams, stretches: list[_Stretch], name: str, start: Positi
 # ---- replay
 
 
-def _replay(streams: Streams, store: MetadataStore, stretches: list[_Stretch], pool: runtime.Pool) -> Damaged | None:
+def _replay(streams: Streams, store: MetadataStore, stretches: list[_Stretch]) -> Damaged | None:
     """Bring the store as far as it goes; why not further."""
-    commits = _commits(streams, stretches, store.head().position, pool)
+    commits = _commits(streams, stretches, store.head().position)
     damage: Damaged | None = None
     while True:
         batch: list[Commit] = []
@@ -174,7 +168,7 @@ def _replay(streams: Streams, store: MetadataStore, stretches: list[_Stretch], p
         bad = _apply(store, batch)
         if bad is not None:
             at = bad.position
-            name = streams.names.log(at.epoch) if at.end else streams.names.slot(at.epoch, max(0, at.index - 1))
+            name = streams.object_of(at.epoch, max(0, at.index - 1))
             return Damaged(f"the record with lsn {at.lsn} does not lead to the state that it names", object=name)
 
 
@@ -188,7 +182,7 @@ def _apply(store: MetadataStore, batch: list[Commit]) -> Commit | None:
     return next((bad for commit in batch if (bad := _apply(store, [commit])) is not None), None)
 
 
-def _commits(streams: Streams, stretches: list[_Stretch], at: Position, pool: runtime.Pool) -> Iterator[Commit]:
+def _commits(streams: Streams, stretches: list[_Stretch], at: Position) -> Iterator[Commit]:
     for epoch, opened, end in stretches:
         if epoch != at.epoch:
             if isinstance(opened, Damaged):
@@ -199,7 +193,7 @@ def _commits(streams: Streams, stretches: list[_Stretch], at: Position, pool: ru
             at = opened.position
         if end is None or at.lsn < end.lsn:
             token = opened.header.token if isinstance(opened, Opened) else None
-            for record, name, begin, position in _records(streams, at, end, token, pool):
+            for record, name, begin, position in _records(streams, at, end, token):
                 yield commit_of(record, position, object=name, at=begin)
                 at = position
             if end is not None and (at.lsn, at.hash) != (end.lsn, end.hash):
@@ -208,19 +202,18 @@ def _commits(streams: Streams, stretches: list[_Stretch], at: Position, pool: ru
 
 
 def _records(
-    streams: Streams, last: Position, end: StreamEnd | None, token: bytes | None, pool: runtime.Pool
+    streams: Streams, last: Position, end: Position | None, token: bytes | None
 ) -> Iterator[tuple[Record, str, int, Position]]:
     """The records of a stream after ``last``. Those of which bytes of appends are damaged come with what proves their hashes: the next one
     that is whole, or ``end``. Raises ``Damaged`` after the last good one."""
     unproven: list[tuple[Record, str, int, Position]] = []
     doubt: Damaged | None = None
-    reader = _log(streams, last, end, token) if streams.mode == "append" else _slots(streams, last, end, pool)
+    reader = _log(streams, last, end, token) if streams.mode == "append" else _slots(streams, last, end)
     for record, name, begin, stop, damage in reader:
         try:
-            check_link(record, last, object=name, position=begin)
+            last = position_after(record, last, object=name, end=stop)
         except Damaged as error:
             raise doubt or error from None
-        last = Position(record.header.lsn, record.hash, last.epoch, last.index + 1, stop)
         unproven.append((record, name, begin, last))
         doubt = doubt or damage
         if damage is None:
@@ -231,9 +224,9 @@ def _records(
     yield from unproven
 
 
-def _log(streams: Streams, start: Position, end: StreamEnd | None, token: bytes | None) -> Iterator[_Found]:
+def _log(streams: Streams, start: Position, end: Position | None, token: bytes | None) -> Iterator[_Found]:
     name, lsn, doubted = streams.names.log(start.epoch), start.lsn, -1
-    reader = streams.log_reader(start.epoch, start.end, None if end is None else end.byte)
+    reader = streams.log_reader(start.epoch, start.end, None if end is None else end.end)
     while True:
         begin = reader.offset
         for record in reader:
@@ -252,24 +245,28 @@ def _log(streams: Streams, start: Position, end: StreamEnd | None, token: bytes 
         record, damage = found
         reader.offset, lsn = begin + record.size, record.header.lsn
         yield record, name, begin, reader.offset, damage
-    if end is not None and begin < end.byte:
-        raise Damaged(f"{end.byte - begin} bytes of it are missing", object=name, position=begin)
+    if end is not None and begin < end.end:
+        raise Damaged(f"{end.end - begin} bytes of it are missing", object=name, position=begin)
 
 
-def _slots(streams: Streams, start: Position, end: StreamEnd | None, pool: runtime.Pool) -> Iterator[_Found]:
+def _slots(streams: Streams, start: Position, end: Position | None) -> Iterator[_Found]:
     epoch = start.epoch
     stop = max(_slots_of(streams, epoch), default=0) + 1 if end is None else end.index
-    for first in range(start.index, stop, _WORKERS):
-        indexes = range(first, min(stop, first + _WORKERS))
-        # One that cannot be read must not hide those before it, which are asked for at the same time.
-        calls = [partial(_slot, streams, epoch, index) for index in indexes]
-        for index, found in zip(indexes, pool.run_all(calls), strict=True):
-            if isinstance(found, Damaged):
-                raise found
-            record, damage = found
-            if record.header.kind == RecordKind.SEAL and end is None and index == stop - 1:
-                return
-            yield record, streams.names.slot(epoch, index), 0, 0, damage
+    pool = runtime.pool("journal-salvage", _WORKERS)
+    try:
+        for first in range(start.index, stop, _WORKERS):
+            indexes = range(first, min(stop, first + _WORKERS))
+            # One that cannot be read must not hide those before it, which are asked for at the same time.
+            calls = [partial(_slot, streams, epoch, index) for index in indexes]
+            for index, found in zip(indexes, pool.run_all(calls), strict=True):
+                if isinstance(found, Damaged):
+                    raise found
+                record, damage = found
+                if record.header.kind == RecordKind.SEAL and end is None and index == stop - 1:
+                    return
+                yield record, streams.names.slot(epoch, index), 0, 0, damage
+    finally:
+        pool.close()
 
 
 def _slot(streams: Streams, epoch: int, index: int) -> tuple[Record, Damaged | None] | Damaged:
@@ -364,9 +361,9 @@ def _intact(streams: Streams, stretches: Sequence[_Stretch], good: Position) -> 
 
 
 def _intact_of_log(
-    streams: Streams, epoch: int, byte: int, end: StreamEnd | None, lsn: int, token: bytes | None
+    streams: Streams, epoch: int, byte: int, end: Position | None, lsn: int, token: bytes | None
 ) -> Iterator[tuple[Record, int]]:
-    reader = streams.log_reader(epoch, byte, None if end is None else end.byte)
+    reader = streams.log_reader(epoch, byte, None if end is None else end.end)
     while True:
         begin = reader.offset
         with suppress(Damaged):

@@ -28,7 +28,7 @@ from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.slots import read_if_present
 from chunkstore_journal.snapshot import write_snapshot
 from chunkstore_journal.stream import OwnedStream
-from chunkstore_journal.takeover import TakeOver
+from chunkstore_journal.takeover import Founding, TakeOver
 
 __all__ = ["ContainerJournal"]
 
@@ -99,8 +99,6 @@ class ContainerJournal(JournalService):
 
         Raises as ``take_over``, ``Conflict`` (it has begun), and what ``make`` raises. Retry: safe, begins anew.
         """
-        from chunkstore_journal.founding import Founding
-
         check_writable(self._storage, self._format, self._settings)
         with naming_salvage():
             Founding(self._streams, self._cache, self._settings, make=make).found()

@@ -13,7 +13,7 @@ from chunkstore.errors import AccessDenied, ChunkNotFound, Damaged, NotOwner, St
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
 from chunkstore_journal.claim import ClaimAttempt, encode_seal_record
-from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link, probe_dense
+from chunkstore_journal.history import Opened, Streams, position_after, probe_dense
 from chunkstore_journal.payloads import decode_seal
 from chunkstore_journal.record import Record, decode_slot
 from chunkstore_journal.slots import Foreign, Mine, Undecided, put_decided
@@ -68,7 +68,7 @@ def seal_stream(
     known: Position | None,
     judge: Callable[[Position], None],
     deadline_s: float,
-) -> StreamEnd:
+) -> Position:
     """T3: occupy the first free slot of the stream with our SEAL, or find the SEAL that already ends it.
 
     ``known`` is a point of the stream that certainly exists (``Streams.holds``), to start probing from. Afterwards the
@@ -88,9 +88,9 @@ def seal_stream(
             if record.header.kind == RecordKind.SEAL:
                 storage.harden(names.slot(epoch, found))
                 end = _end_before(streams, opened, found, last, attempt)
-                judge(Position(end.lsn, end.hash, epoch, end.index, 0))
+                judge(end)
                 return end
-            last = _behind(record)
+            last = Position(record.header.lsn, record.hash, epoch, found + 1, 0)
         index = last.index
         name = names.slot(epoch, index)
         if storage.exists(names.slot(epoch, index + 1)) and not storage.exists(name):
@@ -101,15 +101,14 @@ def seal_stream(
         storage.harden(names.slot(epoch, index - 1))
         decision = put_decided(storage, name, encode_seal_record(streams, attempt, epoch, index), deadline_s=deadline_s)
         if isinstance(decision, Mine):
-            return StreamEnd(index, 0, last.lsn, last.hash)
+            return last
         record = decode_slot(decision.data, object=name, container=streams.container)
         if record.header.kind == RecordKind.SEAL:
             # Another claimant was first: its SEAL is as good as ours, once it is durable.
             storage.harden(name)
-            return StreamEnd(index, 0, last.lsn, last.hash)
+            return last
         # The owner was faster by one record: it is part of history, and the next slot is tried.
-        check_link(record, last, object=name, position=0)
-        last = _behind(record)
+        last = position_after(record, last, object=name)
 
 
 def _read(streams: Streams, epoch: int, index: int, attempt: ClaimAttempt) -> Record:
@@ -120,15 +119,10 @@ def _read(streams: Streams, epoch: int, index: int, attempt: ClaimAttempt) -> Re
         raise NotOwner(epoch=attempt.epoch, owner=attempt.epoch + 1) from missing
 
 
-def _behind(record: Record) -> Position:
-    header = record.header
-    return Position(header.lsn, record.hash, header.epoch, header.index + 1, 0)
-
-
-def _end_before(streams: Streams, opened: Opened, index: int, known: Position, attempt: ClaimAttempt) -> StreamEnd:
+def _end_before(streams: Streams, opened: Opened, index: int, known: Position, attempt: ClaimAttempt) -> Position:
     if index == known.index:
-        return StreamEnd(index, 0, known.lsn, known.hash)
+        return known
     record = _read(streams, opened.epoch, index - 1, attempt)
     if record.header.lsn != opened.header.lsn + index - 1:
         raise Damaged("the record before the SEAL has a wrong lsn", object=streams.names.slot(opened.epoch, index - 1))
-    return StreamEnd(index, 0, record.header.lsn, record.hash)
+    return Position(record.header.lsn, record.hash, opened.epoch, index, 0)

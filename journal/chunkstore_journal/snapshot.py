@@ -17,6 +17,7 @@ blocks; the object itself, written last, holds the header, the list of parts, th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from itertools import chain
 from typing import NamedTuple, Protocol
@@ -34,34 +35,27 @@ from chunkstore_journal.snapshot_reader import (
     DIGEST_BYTES,
     FILE_HASH_BYTES,
     MAGIC,
-    SNAPSHOT_HEADER_BYTES_MAX,
     SNAPSHOT_VERSION,
     FrameKind,
     SnapshotHeader,
     SnapshotReader,
     Tally,
-    decode_snapshot_header,
     part_name,
-    read_back,
-    read_snapshot,
     read_snapshot_header,
     verify_snapshot,
 )
 from chunkstore_journal.wire import encode_frame, pack
 
 __all__ = [
-    "SNAPSHOT_HEADER_BYTES_MAX",
     "RowsSink",
     "SnapshotHeader",
     "SnapshotReader",
     "StoredSnapshot",
-    "decode_snapshot_header",
     "delete_snapshot",
     "list_snapshots",
     "load_snapshot",
     "main_name",
     "object_sink",
-    "read_snapshot",
     "read_snapshot_header",
     "verify_snapshot",
     "write_base",
@@ -210,22 +204,6 @@ def _blocks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[bytes]]:
         yield flat
 
 
-def _gathered(pages: Iterable[list[tuple[bytes, bytes]]]) -> Iterator[list[bytes]]:
-    """As ``_blocks``, of pairs that come in pages which are smaller than a block, or single."""
-    flat: list[bytes] = []
-    size = 0
-    for page in pages:
-        items = [*chain.from_iterable(page)]
-        flat += items
-        size += sum(map(len, items))
-        if size >= _BLOCK_BYTES:
-            yield flat
-            flat = []
-            size = 0
-    if flat:
-        yield flat
-
-
 def object_sink(storage: ChunkStorage, name: str, part_bytes: int = PART_BYTES) -> _AppendSink | _PartsSink:
     """Writes frames to a new object, in parts where the storage cannot append. Raises what the storage raises."""
     return _AppendSink(storage, name) if storage.capabilities.append else _PartsSink(storage, name, part_bytes)
@@ -239,7 +217,7 @@ def write_rows(
     Raises ``Damaged`` (other digest, keys out of order; then there is no trailer), and what reading the pairs and writing raises.
     """
     sink.write(header)
-    blocks = _write_blocks(sink, _blocks(pairs), tally, name)
+    blocks = _write_blocks(sink, pairs, tally, name)
     if tally.digest != digest:
         raise Damaged(
             "the metadata rows do not have the state digest of their head; delete the cache and open again", object=name
@@ -247,10 +225,10 @@ def write_rows(
     _write_trailer(sink, blocks, tally, digest)
 
 
-def _write_blocks(sink: RowsSink, found: Iterable[list[bytes]], tally: Tally, name: str) -> int:
-    """Write the pairs of all blocks, and count them; how many blocks there are."""
+def _write_blocks(sink: RowsSink, pairs: Iterable[tuple[bytes, bytes]], tally: Tally, name: str) -> int:
+    """Write the pairs in blocks, and count them; how many blocks there are."""
     blocks = 0
-    for flat in found:
+    for flat in _blocks(pairs):
         if blocks:
             runtime.sleep_s(0)  # commits need the interpreter, too
         tally.add(tuple(flat[::2]), tuple(flat[1::2]), name, 0)
@@ -262,15 +240,6 @@ def _write_blocks(sink: RowsSink, found: Iterable[list[bytes]], tally: Tally, na
 def _write_trailer(sink: RowsSink, blocks: int, tally: Tally, digest: int) -> None:
     raw = digest.to_bytes(DIGEST_BYTES, "big")
     sink.end(_frame(FrameKind.TRAILER, (blocks, tally.rows, tally.index_entries, raw, sink.finish())))
-
-
-def _write(sink: RowsSink, name: str, container: bytes, view: MetadataView, epoch: int) -> Tally:
-    head = view.head
-    digest = head.digest.to_bytes(DIGEST_BYTES, "big")
-    header = _frame(FrameKind.HEADER, (container, epoch, tuple(head.position), digest, runtime.now_ms()))
-    tally = Tally()
-    write_rows(sink, header, view.scan(_SCAN_START, _SCAN_STOP), tally, name=name, digest=head.digest)
-    return tally
 
 
 def write_snapshot(
@@ -291,21 +260,15 @@ def write_snapshot(
     Raises: ``Damaged`` (the view's rows do not have its digest, or what was read back differs), and what the storage
     raises.
     """
-    lsn = view.head.position.lsn
-    name = names.snapshot(lsn, epoch, runtime.token(8).hex())
-    try:
-        sink = object_sink(storage, name, part_bytes)
-        tally = _write(sink, name, container, view, epoch)
-        reader = verify_snapshot(storage, name, container=container)
-        if reader.header.position != view.head.position or (reader.rows, reader.index_entries) != (
-            tally.rows,
-            tally.index_entries,
-        ):
-            raise Damaged("the snapshot read back is not the one written", object=name)
-    except Exception:
-        _try_delete(storage, name)
-        raise
-    return SnapshotReport(name, view.head.position, view.head.digest, tally.rows, sink.size)
+    position, digest = view.head
+    name = names.snapshot(position.lsn, epoch, runtime.token(8).hex())
+    header = SnapshotHeader(container, epoch, position, digest, runtime.now_ms())
+    with _deleted_on_failure(storage, name):
+        sink, tally = object_sink(storage, name, part_bytes), Tally()
+        rows = view.scan(_SCAN_START, _SCAN_STOP)
+        write_rows(sink, _header_frame(header), rows, tally, name=name, digest=digest)
+        _require_read_back(storage, name, header, tally)
+    return SnapshotReport(name, position, digest, tally.rows, sink.size)
 
 
 def write_base(
@@ -327,33 +290,41 @@ def write_base(
     """
     name = names.snapshot(0, epoch, runtime.token(8).hex())
     sink, tally = _PartsSink(storage, name, part_bytes), Tally()
-    try:
+    with _deleted_on_failure(storage, name):
         sink.header = _NO_HEADER
-        blocks = _write_blocks(sink, _gathered(pages), tally, name)
-        raw = tally.digest.to_bytes(DIGEST_BYTES, "big")
-        position = Position(0, record_hash(token + raw), 0, 0, 0)
-        fields = (container, epoch, tuple(position), raw, runtime.now_ms())
-        sink.header = _frame(FrameKind.HEADER, fields)
+        blocks = _write_blocks(sink, chain.from_iterable(pages), tally, name)
+        position = Position(0, record_hash(token + tally.digest.to_bytes(DIGEST_BYTES, "big")), 0, 0, 0)
+        header = SnapshotHeader(container, epoch, position, tally.digest, runtime.now_ms())
+        sink.header = _header_frame(header)
         _write_trailer(sink, blocks, tally, tally.digest)
-        reader = read_back(storage, name, container=container)
-        link = reader.header.link(name)
-        if (link.hash, link.digest) != (position.hash, tally.digest) or (reader.rows, reader.index_entries) != (
-            tally.rows,
-            tally.index_entries,
-        ):
-            raise Damaged("the snapshot read back is not the one written", object=name)
-    except Exception:
-        _try_delete(storage, name)
-        raise
-    return link
+        # The very rows that went into it were summed up a moment ago: the hash of its bytes says that they are those.
+        _require_read_back(storage, name, header, tally, digests=False)
+    return header.link(name)
 
 
-def _try_delete(storage: ChunkStorage, name: str) -> None:
+def _header_frame(header: SnapshotHeader) -> bytes:
+    container, epoch, position, digest, time_ms = header
+    fields = (container, epoch, tuple(position), digest.to_bytes(DIGEST_BYTES, "big"), time_ms)
+    return _frame(FrameKind.HEADER, fields)
+
+
+def _require_read_back(
+    storage: ChunkStorage, name: str, header: SnapshotHeader, tally: Tally, *, digests: bool = True
+) -> None:
+    reader = verify_snapshot(storage, name, container=header.container, digests=digests)
+    counts = reader.rows, reader.index_entries
+    if reader.header != header or counts != (tally.rows, tally.index_entries):
+        raise Damaged("the snapshot read back is not the one written", object=name)
+
+
+@contextmanager
+def _deleted_on_failure(storage: ChunkStorage, name: str) -> Iterator[None]:
     try:
-        delete_snapshot(storage, name)
-    except ChunkstoreError:
-        # The failure that brought us here matters more; the collector sweeps what stays.
-        return
+        yield
+    except Exception:
+        with suppress(ChunkstoreError):  # the collector sweeps what stays
+            delete_snapshot(storage, name)
+        raise
 
 
 def delete_snapshot(storage: ChunkStorage, name: str) -> int:
@@ -404,7 +375,7 @@ def load_snapshot(
 
     Raises: ``Damaged``, ``ChunkNotFound`` (collected meanwhile), and what the storage and the store raise.
     """
-    reader = read_snapshot(storage, name, container=container)
+    reader = SnapshotReader(storage, name, container=container)
     header = reader.header
     if expected is not None and header.link(expected.name) != expected:
         raise Damaged("the snapshot is not at its link's position", object=name)

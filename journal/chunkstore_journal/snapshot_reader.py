@@ -16,7 +16,7 @@ from hashlib import blake2b
 from operator import lt
 from typing import NamedTuple
 
-from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest, rows_digest
+from chunkstore.checksum import DIGEST_MODULUS, rows_digest
 from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.keys import EXTENT, INLINE, ROW_KINDS, RUN
@@ -38,7 +38,6 @@ __all__ = [
     "DIGEST_BYTES",
     "FILE_HASH_BYTES",
     "MAGIC",
-    "SNAPSHOT_HEADER_BYTES_MAX",
     "SNAPSHOT_VERSION",
     "FrameKind",
     "FrameSource",
@@ -47,18 +46,15 @@ __all__ = [
     "SnapshotReader",
     "Tally",
     "decode_position",
-    "decode_snapshot_header",
     "part_name",
-    "read_back",
-    "read_snapshot",
     "read_snapshot_header",
     "verify_snapshot",
 ]
 
 MAGIC = b"CKSS"
 SNAPSHOT_VERSION = 1
-SNAPSHOT_HEADER_BYTES_MAX = 4096
-"""Reading this many bytes of a snapshot is enough for ``decode_snapshot_header``."""
+_HEADER_WINDOW_BYTES = 4096
+"""No header is longer."""
 FILE_HASH_BYTES = 32
 DIGEST_BYTES = 32
 _WINDOW_BYTES_MIN, _WINDOW_BYTES_MAX = 1 * MIB, 4 * MIB
@@ -119,30 +115,14 @@ class Tally:
         if not kinds <= self._kinds:
             refuse(f"keys of unknown kinds {sorted(kinds - self._kinds)}; a newer program wrote them", object, position)
         self.last_key = keys[-1]
-        digest = self.digest
-        rows = 0
-        if kinds <= ROW_KINDS and not self.sums:
-            rows = len(keys)
-        elif kinds <= ROW_KINDS:
-            rows = len(keys)
-            digest += rows_digest(keys, values)
-        elif kinds & ROW_KINDS and not self.sums:
-            rows = sum(key[0] in ROW_KINDS for key in keys)
-        elif kinds & ROW_KINDS:
-            for key, value in zip(keys, values, strict=True):
-                if key[0] in ROW_KINDS:
-                    rows += 1
-                    digest += row_digest(key, value)
-        self.rows += rows
-        self.index_entries += len(keys) - rows
-        self.digest = digest % DIGEST_MODULUS
-
-
-def _header(value: object, object: str, position: int) -> SnapshotHeader:
-    fields = Fields(value, "the snapshot's header", object, position)
-    container, epoch = fields.raw(16), fields.whole()
-    where = decode_position(fields, object, position)
-    return SnapshotHeader(container, epoch, where, int.from_bytes(fields.raw(DIGEST_BYTES), "big"), fields.whole())
+        if not kinds <= ROW_KINDS:
+            self.index_entries += len(keys)
+            pairs = [(key, value) for key, value in zip(keys, values, strict=True) if key[0] in ROW_KINDS]
+            keys, values = tuple(key for key, _ in pairs), tuple(value for _, value in pairs)
+            self.index_entries -= len(keys)
+        self.rows += len(keys)
+        if self.sums:
+            self.digest = (self.digest + rows_digest(keys, values)) % DIGEST_MODULUS
 
 
 def decode_position(fields: Fields, object: str, position: int) -> Position:
@@ -154,13 +134,13 @@ def decode_position(fields: Fields, object: str, position: int) -> Position:
 class FrameSource:
     """Frames of one object, read in windows by ``read`` (offset, length; short only at the end). ``hash`` is of what has passed."""
 
-    def __init__(self, read: Callable[[int, int], bytes], name: str) -> None:
+    def __init__(self, read: Callable[[int, int], bytes], name: str, window_bytes: int = _WINDOW_BYTES_MIN) -> None:
         self._read = read
         self._name = name
         self._data = b""
         self._at = 0
         self._next_read = 0
-        self._window_bytes = _WINDOW_BYTES_MIN
+        self._window_bytes = window_bytes
         self.hash = blake2b(digest_size=FILE_HASH_BYTES)
 
     @property
@@ -305,69 +285,46 @@ class RowsReader:
 
 
 class SnapshotReader(RowsReader):
-    """One pass over a snapshot. ``header`` is there at once; the rest as ``RowsReader``."""
+    """One pass over a snapshot. ``header`` is there at once; the rest as ``RowsReader``. Without ``digests`` the rows are not summed up."""
 
     def __init__(self, storage: ChunkStorage, name: str, *, container: bytes, digests: bool = True) -> None:
-        try:
-            check_object_name(name)
-        except InvalidArgument as error:
-            # A hint or a record said so: it is that which is wrong, not who follows it.
-            raise Damaged("a snapshot has an impossible object name", object=repr(name)) from error
-
-        def opened(object: str) -> FrameSource:
-            return FrameSource(partial(storage.read, ChunkHandle(object, False)), object)
-
         def part(number: int) -> tuple[str, FrameSource]:
-            return part_name(name, number), opened(part_name(name, number))
+            return part_name(name, number), _source(storage, part_name(name, number))
 
-        source = opened(name)
-        kind, value = source.frame(hashed_unless=None)
-        if kind is not FrameKind.HEADER:
-            refuse("a snapshot must begin with its header", name, 0)
-        self.header = _header(value, name, FRAME_HEADER_BYTES)
-        if self.header.container != container:
-            refuse("the snapshot belongs to another container", name, 0)
+        source = _source(storage, name)
+        self.header = _read_header(source, name, container)
         super().__init__(source, name, part=part, digest=self.header.digest, tally=Tally(digests=digests))
 
 
-def read_snapshot(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotReader:
-    """Open a snapshot of ``container`` (16 bytes) and read its header. Raises as ``SnapshotReader`` says."""
-    return SnapshotReader(storage, name, container=container)
+def _source(storage: ChunkStorage, name: str, window_bytes: int = _WINDOW_BYTES_MIN) -> FrameSource:
+    try:
+        check_object_name(name)
+    except InvalidArgument as error:
+        # A hint or a record said so: it is that which is wrong, not who follows it.
+        raise Damaged("a snapshot has an impossible object name", object=repr(name)) from error
+    return FrameSource(partial(storage.read, ChunkHandle(name, False)), name, window_bytes)
 
 
-def verify_snapshot(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotReader:
-    """Read a snapshot to its end, so that all of it is known to be right. Raises as ``SnapshotReader`` says."""
-    return _read_to_end(SnapshotReader(storage, name, container=container))
-
-
-def read_back(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotReader:
-    """As ``verify_snapshot``, for who has just summed up the very rows that went into it: the hash over its bytes says that they are
-    those."""
-    return _read_to_end(SnapshotReader(storage, name, container=container, digests=False))
-
-
-def _read_to_end(reader: SnapshotReader) -> SnapshotReader:
-    for _ in reader.blocks():
-        pass
-    return reader
-
-
-def decode_snapshot_header(data: BytesLike, *, object: str, container: bytes | None) -> SnapshotHeader:
-    """The header, from the first ``SNAPSHOT_HEADER_BYTES_MAX`` bytes (or more) of a snapshot. Raises ``Damaged``."""
-    raw = bytes(data[:SNAPSHOT_HEADER_BYTES_MAX])
-    limit = SNAPSHOT_HEADER_BYTES_MAX - FRAME_HEADER_BYTES
-    frame = decode_frame_header(raw, MAGIC, limit, object=object, position=0)
-    body = raw[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + frame.body_bytes]
-    check_frame(raw, body, version=SNAPSHOT_VERSION, object=object, position=0)
-    if frame.kind != FrameKind.HEADER:
-        refuse("a snapshot must begin with its header", object, 0)
-    header = _header(unpack(body, object, FRAME_HEADER_BYTES), object, FRAME_HEADER_BYTES)
-    if container is not None and header.container != container:
-        refuse("the snapshot belongs to another container", object, 0)
-    return header
+def _read_header(source: FrameSource, name: str, container: bytes) -> SnapshotHeader:
+    kind, value = source.frame(hashed_unless=None)
+    if kind is not FrameKind.HEADER:
+        refuse("a snapshot must begin with its header", name, 0)
+    fields = Fields(value, "the snapshot's header", name, FRAME_HEADER_BYTES)
+    found, epoch = fields.raw(16), fields.whole()
+    if found != container:
+        refuse("the snapshot belongs to another container", name, 0)
+    where = decode_position(fields, name, FRAME_HEADER_BYTES)
+    return SnapshotHeader(found, epoch, where, int.from_bytes(fields.raw(DIGEST_BYTES), "big"), fields.whole())
 
 
 def read_snapshot_header(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotHeader:
     """Read a snapshot's header only. Raises ``Damaged``, ``ChunkNotFound``, and what the storage raises."""
-    raw = storage.read(ChunkHandle(name, False), 0, SNAPSHOT_HEADER_BYTES_MAX)
-    return decode_snapshot_header(raw, object=name, container=container)
+    return _read_header(_source(storage, name, _HEADER_WINDOW_BYTES), name, container)
+
+
+def verify_snapshot(storage: ChunkStorage, name: str, *, container: bytes, digests: bool = True) -> SnapshotReader:
+    """Read a snapshot to its end, so that all of it is known to be right. Raises as ``SnapshotReader`` says."""
+    reader = SnapshotReader(storage, name, container=container, digests=digests)
+    for _ in reader.blocks():
+        pass
+    return reader

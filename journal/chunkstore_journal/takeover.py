@@ -9,16 +9,26 @@ Leaves out: politeness (``lease``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from contextlib import suppress
+from typing import Final
 
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS, Settings
-from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
-from chunkstore.journal import LeaseInfo, Ownership, RecordKind, TakeOverReport
+from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Conflict, Damaged, NotOwner
+from chunkstore.journal import Batch, JournalBroken, LeaseInfo, Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import chunk_key, is_row
 from chunkstore.metadata.lines import LineFold, line_extents
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange, furthest
+from chunkstore.metadata.port import (
+    GENESIS,
+    Head,
+    MetadataCache,
+    MetadataStore,
+    MetadataView,
+    Position,
+    RowChange,
+    furthest,
+)
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -33,26 +43,24 @@ from chunkstore_journal.claim import (
 )
 from chunkstore_journal.ends import SeenEnds
 from chunkstore_journal.extents import moved_extents
-from chunkstore_journal.history import ZERO_HASH, Leg, Opened, StreamEnd, Streams
-from chunkstore_journal.lease import overrule_lease, read_lease
+from chunkstore_journal.history import Leg, Opened, Streams
+from chunkstore_journal.lease import overrule_lease, read_lease, write_lease
 from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.payloads import (
     FLAG_GIVEN_UP,
-    BaseLink,
     OpenPayload,
     SnapshotLink,
     encode_open,
 )
 from chunkstore_journal.record import RecordHeader, encode_record
-from chunkstore_journal.recovery import Materialised, Mismatch, Progress, commit_of, materialise, replay_to
+from chunkstore_journal.recovery import Materialised, Progress, commit_of, materialise
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
 from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
 from chunkstore_journal.stream import OwnedStream
 from chunkstore_journal.walk import last_label_ms
 
-__all__ = ["TakeOver", "adopted_position"]
+__all__ = ["Founding", "TakeOver", "adopted_position"]
 
-T = TypeVar("T")
 _STORES_MAX: Final = 2
 """How many stores of the cache may prove rotten during a take-over."""
 
@@ -79,6 +87,7 @@ class TakeOver:
         self._deadline_s = settings.op_deadline_s
         self._own = own
         self._attempt = attempt
+        self._claimed: ClaimAttempt | None = None
         self._lease = lease
         self._latest: LatestHint | None = None
         self._accept_rollback = accept_rollback
@@ -90,38 +99,37 @@ class TakeOver:
         """Do it. Raises as ``JournalService.take_over``."""
         try:
             self._store = self._cache.open_current()  # what it has seen, history must hold
-            attempt = self._despite_rot(self._claim)
-            try:
-                return self._despite_rot(lambda: self._after_claim(attempt))
-            except (Damaged, ChunkNotFound) as error:
-                # A later owner may be collecting what we read. Its claim explains everything; without it, this is real.
-                if self._storage.exists(self._names.epoch(attempt.epoch + 1)):
-                    raise NotOwner(epoch=attempt.epoch, owner=attempt.epoch + 1) from error
-                raise
-        except Undecided as undecided:
-            self._release()
-            raise undecided.error.copy() from undecided
-        except BaseException:
-            self._release()
+            for _ in range(_STORES_MAX):
+                try:
+                    return self._run()
+                except CacheDamaged as damage:
+                    # Every step can be taken again, without the cache's store once that proves rotten.
+                    self._findings.append(f"the local cache was discarded during the take-over: {damage}")
+                    self._discard_store()
+            return self._run()
+        except BaseException as error:
+            if self._store is not None:
+                self._store.close(clean=True)
+            if isinstance(error, Undecided):
+                raise error.error.copy() from error
             raise
 
-    def _despite_rot(self, step: Callable[[], T]) -> T:
-        """Take a step of the take-over, which can be taken again; without the cache's store once that proves rotten."""
-        for tries_left in range(_STORES_MAX, -1, -1):
-            try:
-                return step()
-            except CacheDamaged as damage:
-                if not tries_left:
-                    raise
-                self._findings.append(f"the local cache was discarded during the take-over: {damage}")
-                if self._store is not None:
-                    store, self._store = self._store, None
-                    self._cache.discard(store)
-        raise AssertionError("the last try returns or raises")
+    def _run(self) -> Ownership:
+        if self._claimed is None:
+            self._claimed = self._claim()
+        epoch = self._claimed.epoch
+        try:
+            return self._after_claim(self._claimed)
+        except (Damaged, ChunkNotFound) as error:
+            # A later owner may be collecting what we read. Its claim explains everything; without it, this is real.
+            if self._storage.exists(self._names.epoch(epoch + 1)):
+                raise NotOwner(epoch=epoch, owner=epoch + 1) from error
+            raise
 
-    def _release(self) -> None:
+    def _discard_store(self) -> None:
         if self._store is not None:
-            self._store.close(clean=True)
+            store, self._store = self._store, None
+            self._cache.discard(store)
 
     def _claim(self) -> ClaimAttempt:
         self._latest = read_latest(self._storage, self._names)
@@ -170,7 +178,12 @@ class TakeOver:
             attempt.closed = self._close_stream(previous, attempt)
         closed = attempt.closed
         self._forget_what_is_lost(attempt)
-        found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
+        if previous is None:
+            found = self._genesis()
+        else:
+            ahead = None if closed.embedded is None else (closed.embedded.header.lsn, closed.embedded.hash)
+            leg = Leg(previous, closed.end)
+            found = materialise(self._streams, self._cache, leg, current=self._store, ahead=ahead)
         self._store = found.store
         return self._go_on(attempt, previous, closed, found)
 
@@ -206,24 +219,15 @@ class TakeOver:
         stream = AppendStream if streams.mode == "append" else SlotStream
         journal = stream(streams, opened, self._settings, attempt.identity)
         assert self._store is not None
-        if self._own is None or previous is None:
-            return Ownership(journal=journal, store=self._store, report=report)
-        return Ownership(
-            journal=journal, store=self._store, report=report, adopted=adopted_position(previous.epoch, closed)
-        )
+        adopted = GENESIS if self._own is None else adopted_position(closed)
+        return Ownership(journal=journal, store=self._store, report=report, adopted=adopted)
 
     def _forget_what_is_lost(self, attempt: ClaimAttempt) -> None:
         """Let no witness that was given up speak again, before our OPEN says that history goes on without it (A17)."""
         if self._seen.gave_up:
             overrule_lease(self._storage, self._names, attempt.previous_epoch or 0)
-        if self._seen.cache_is_void and self._store is not None:
-            store, self._store = self._store, None
-            self._cache.discard(store)
-
-    def _materialise(self, leg: Leg, closed: ClosedStream) -> Materialised:
-        """T4."""
-        ahead = None if closed.embedded is None else (closed.embedded.header.lsn, closed.embedded.hash)
-        return materialise(self._streams, self._cache, leg, current=self._store, ahead=ahead)
+        if self._seen.cache_is_void:
+            self._discard_store()
 
     def _genesis(self) -> Materialised:
         store = self._store
@@ -236,7 +240,7 @@ class TakeOver:
         """T3."""
         if previous is None:
             self._seen.judge(GENESIS)
-            return ClosedStream(StreamEnd(0, 0, 0, ZERO_HASH))
+            return ClosedStream(GENESIS)
         known = self._seen.known(previous)
         if self._streams.mode == "slot":
             end = seal_stream(
@@ -244,7 +248,7 @@ class TakeOver:
             )
             return ClosedStream(end)
         closed = read_tail(self._streams, previous, known=known, synced_hash=self._seen.synced_hash)
-        self._seen.judge(adopted_position(previous.epoch, closed), torn=closed.tail_cut is not None)
+        self._seen.judge(adopted_position(closed), torn=closed.tail_cut is not None)
         return closed
 
     def _build_open(
@@ -263,13 +267,11 @@ class TakeOver:
             digest_after, changed = (digest, {}) if closed.embedded is None else self._embedded(view, closed)
         time_ms = max(runtime.now_ms(), found.progress.time_ms)
         # Before the first OPEN there is what the container begins with: nothing, or a state (protocol 3.11).
-        base = BaseLink(0, 0, 0, end.lsn, end.hash)
+        base = end
         if previous is not None:
             # The digest is the judge of "changed no row": equal digests are equal states, so readers may jump.
             unchanged = previous.is_quiet and digest == previous.header.digest
-            base = (
-                previous.payload.base if unchanged else BaseLink(previous.epoch, end.index, end.byte, end.lsn, end.hash)
-            )
+            base = previous.payload.base if unchanged else end
             # Who replayed to the end has looked at the last record's label, and the embedded one's, below, is none older.
             looked = found.progress.records or closed.embedded is not None
             label_ms = previous.header.time_ms if looked else last_label_ms(self._streams, previous, end)
@@ -284,7 +286,7 @@ class TakeOver:
             token=claim.token,
             previous_epoch=previous.epoch if previous is not None else 0,
             end_index=end.index,
-            end_byte=end.byte,
+            end_byte=end.end,
             last_lsn=last_lsn,
             last_hash=last_hash,
             embedded=closed.embedded_data,
@@ -313,7 +315,7 @@ class TakeOver:
         header = closed.embedded.header
         name = self._names.log(header.epoch)
         here = Position(header.lsn, closed.embedded.hash, header.epoch, header.index + 1, 0)
-        commit = commit_of(closed.embedded, here, object=name, at=closed.end.byte, embedded=True)
+        commit = commit_of(closed.embedded, here, object=name, at=closed.end.end, embedded=True)
         # Its owner may have applied it, and the state comes from its snapshot or its cache.
         applied = at.lsn == header.lsn
         if commit.lines is None:
@@ -333,11 +335,11 @@ class TakeOver:
                 f"the record with lsn {closed.embedded.header.lsn} does not lead to the state it names; if the local cache "
                 "is at fault, deleting it helps",
                 object=name,
-                position=closed.end.byte,
+                position=closed.end.end,
             )
         return digest, rows
 
-    def _newest_snapshot(self, previous: Opened | None, found: Materialised, end: StreamEnd) -> SnapshotLink | None:
+    def _newest_snapshot(self, previous: Opened | None, found: Materialised, end: Position) -> SnapshotLink | None:
         """What our OPEN names: readers start there, and the collector of this epoch never passes it (A10)."""
         links = [found.snapshot, *found.progress.notes]
         if previous is not None:
@@ -383,30 +385,70 @@ class TakeOver:
             self._storage.sync([log])
         except ChunkstoreError:
             # In doubt for ever: the storage refuses to write to it. It is not referred to yet, so the next try makes a new one.
-            self._forget_log(log)
+            with suppress(ChunkstoreError):
+                self._storage.delete(log)
             raise
         attempt.log_is_durable = True
 
-    def _forget_log(self, log: str) -> None:
-        try:
-            self._storage.delete(log)
-        except ChunkstoreError:
-            return  # the next try meets it again, and tries to delete it again
-
     def _finish(self, opened: Opened) -> None:
         """T9: apply what our OPEN made history; only now may this process serve."""
-        leg = Leg(opened, StreamEnd(1, 0, opened.header.lsn, opened.hash))
-        assert self._store is not None
-        pool = runtime.pool("journal-open", 1)
+        found = materialise(self._streams, self._cache, Leg(opened, opened.position), current=self._store)
+        self._store = found.store
+        self._findings += found.findings
+
+
+class Founding(TakeOver):
+    """The first OPEN of a container that begins with a state, instead of with nothing (protocol 3.11). Use ``found``, once.
+
+    Under the claim ``make`` makes the state, a snapshot, given epoch and token; the OPEN that names it is the whole of the container's
+    beginning, so there is either all of it or no container. The snapshot is in front of lsn 1, with a hash that only this claim's can have:
+    whatever other claimants leave is on no history. No one serves: the stream is closed at once.
+    """
+
+    def __init__(
+        self, streams: Streams, cache: MetadataCache, settings: Settings, *, make: Callable[[int, bytes], SnapshotLink]
+    ) -> None:
+        super().__init__(streams, cache, settings, own=None, attempt=None)
+        self._make = make
+        self._empty = cache.create()
+
+    def found(self) -> None:
+        """Claim, make the state, and open. Raises as ``JournalService.take_over``, ``Conflict`` (the container has begun), and what
+        ``make`` raises. Retry: safe, each is a new epoch, until one has come through."""
         try:
-            replay_to(self._streams, self._store, leg, pool, Progress())
-        except (Mismatch, ChunkNotFound, Damaged, CacheDamaged) as error:
-            self._findings.append(f"the local cache was discarded after the take-over: {error}")
-            self._cache.discard(self._store)
-            self._store = None
-            self._store = materialise(self._streams, self._cache, leg, current=None).store
+            ownership = self.run()
         finally:
-            pool.close()
+            self._cache.discard(self._empty)
+        journal = ownership.journal
+        assert isinstance(journal, OwnedStream)
+        # From here on it is whole; a stream without an end is one whose owner has died.
+        with suppress(ChunkstoreError, JournalBroken):
+            journal.append(Batch(RecordKind.CLOSE, (), (), journal.opened.header.digest, runtime.now_ms()))
+            end = journal.head
+            write_lease(self._storage, self._names, epoch=journal.epoch, counter=1, released=True, end=end)
+        journal.close()
+
+    def _genesis(self) -> Materialised:
+        return Materialised(self._empty, "genesis", Progress(), None, frozenset(), ())
+
+    def _go_on(
+        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+    ) -> Ownership:
+        if previous is not None:
+            what = f"the beginning of container {self._names.container!r}"
+            raise Conflict(
+                what, expected="nothing, to make it of a state", found=f"epoch {previous.epoch}, which opened"
+            )
+        if not attempt.open_data:
+            link = self._make(attempt.epoch, attempt.claim.token)
+            # Of rows there are none here: the OPEN is built from what is said of them.
+            self._empty.finish_load(Head(Position(link.lsn, link.hash, 0, 0, 0), link.digest))
+            attempt.closed = closed = ClosedStream(Position(link.lsn, link.hash, 0, 0, 0))
+            attempt.open_data = self._build_open(attempt, None, closed, found._replace(snapshot=link))
+        return self._serve(attempt, None, closed, found)
+
+    def _finish(self, opened: Opened) -> None:
+        """Nothing is served, so no cache needs the rows."""
 
 
 def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
@@ -420,10 +462,10 @@ def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
     return digest
 
 
-def adopted_position(epoch: int, closed: ClosedStream) -> Position:
-    """The point after what a successor adopts of stream ``epoch``, which ends so."""
-    end = closed.end
-    if closed.embedded is None:
-        return Position(end.lsn, end.hash, epoch, end.index, end.byte)
+def adopted_position(closed: ClosedStream) -> Position:
+    """The point after what a successor adopts of a stream that ends so."""
+    end, embedded = closed.end, closed.embedded
+    if embedded is None:
+        return end
     size = len(closed.embedded_data)
-    return Position(closed.embedded.header.lsn, closed.embedded.hash, epoch, end.index + 1, end.byte + size)
+    return Position(embedded.header.lsn, embedded.hash, end.epoch, end.index + 1, end.end + size)

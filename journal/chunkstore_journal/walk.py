@@ -1,27 +1,30 @@
 """Walking along history as it is stored, without owning it: its streams, its records, and what was collected of them.
 
-Promises: reads only; follows links that it has checked. Records of the newest stream are shown as far as they are visible; the
-last one may still be undecided. What a collector took is left out, what is missing else is ``ChunkNotFound``.
-Leaves out: what the records say, and judging them (``inspect``, ``replay_check``).
+Promises: changes nothing; follows links that it has checked. Records of the newest stream are shown as far as they are visible; the
+last one may still be undecided. What is in front of ``committed_end`` is history for ever: in SLOT mode its object exists (and was
+hardened); in APPEND mode a later record says so, or the file was hardened, holds the record past any page cache, and the next epoch
+was unclaimed after that. What a collector took is left out, what is missing else is ``ChunkNotFound``.
+Leaves out: what the records say, and judging them (``check``, ``replay_check``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-from chunkstore import runtime
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
 from chunkstore_journal.append_stream import is_suspect, last_record
 from chunkstore_journal.claim import find_top, read_latest, read_voided
-from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
+from chunkstore_journal.history import Leg, Opened, Streams, position_after, probe_dense
 from chunkstore_journal.payloads import SnapshotLink
-from chunkstore_journal.record import Record
-from chunkstore_journal.recovery import Mismatch, records_of_leg
+from chunkstore_journal.record import Record, RecordHeader
+from chunkstore_journal.recovery import Link, Mismatch, records_of_leg
 
 __all__ = [
     "collected_max",
+    "committed_end",
     "find_last_claim",
     "first_kept",
     "has_beginning",
@@ -33,7 +36,6 @@ __all__ = [
     "visible_end",
 ]
 
-_WORKERS = 16
 _ASKED_MAX = 5
 
 
@@ -83,44 +85,112 @@ def legs_of_history(streams: Streams, top: int) -> Iterator[Leg]:
         yield Leg(opened, after.previous_end if after is not None else visible_end(streams, opened))
 
 
-def visible_end(streams: Streams, opened: Opened) -> StreamEnd:
+def visible_end(streams: Streams, opened: Opened) -> Position:
     """Where the visible records of a stream that no OPEN has ended end. Raises ``Damaged``."""
     last = opened.position
-    for _, position in _visible(streams, opened):
-        last = position
-    return StreamEnd(last.index, last.end, last.lsn, last.hash)
+    with suppress(ChunkNotFound):
+        if streams.mode == "append":
+            for _, position in _visible_in_log(streams, opened, opened.position):
+                last = position
+        else:
+            for record in streams.read_slots(opened.epoch, 1, None):
+                last = position_after(record, last, object=streams.names.slot(opened.epoch, last.index))
+    return last
 
 
-def _visible(streams: Streams, opened: Opened) -> Iterator[tuple[Record, Position]]:
-    """What can be seen of a stream that no OPEN has ended. Raises ``Damaged`` for broken links and damage in the middle."""
-    epoch, last = opened.epoch, opened.position
-    if streams.mode == "append":
-        name = streams.names.log(epoch)
-        reader = streams.log_reader(epoch, 0)
-        suspected: int | None = None
-        try:
-            while True:
-                for record in reader:
-                    check_link(record, last, object=name, position=last.end)
-                    last = Position(record.header.lsn, record.hash, epoch, last.index + 1, reader.offset)
-                    yield record, last
-                if reader.ended != "tail" or not is_suspect(streams, opened, last, reader, suspected):
-                    return
-                suspected = last.index
-        except ChunkNotFound:
-            return
-    pool = runtime.pool("journal-inspect", _WORKERS)
-    try:
-        for record in streams.read_slots(epoch, 1, None, pool):
-            check_link(record, last, object=streams.names.slot(epoch, last.index), position=0)
-            last = Position(record.header.lsn, record.hash, epoch, last.index + 1, 0)
+def _visible_in_log(streams: Streams, opened: Opened, last: Position) -> Iterator[tuple[Record, Position]]:
+    """What can be seen after ``last``. Raises ``Damaged`` for broken links and damage in the middle, ``ChunkNotFound``."""
+    name = streams.names.log(opened.epoch)
+    reader = streams.log_reader(opened.epoch, last.end)
+    suspected: int | None = None
+    while True:
+        for record in reader:
+            last = position_after(record, last, object=name, end=reader.offset)
             yield record, last
-    finally:
-        pool.close()
+        if reader.ended != "tail" or not is_suspect(streams, opened, last, reader, suspected):
+            return
+        suspected = last.index
+
+
+def committed_end(
+    streams: Streams,
+    opened: Opened,
+    start: Position,
+    beyond: Callable[[RecordHeader], bool] | None = None,
+) -> Position:
+    """The committed end of a stream that no OPEN has ended, as far as it can be seen by a caller that does not own it (P9).
+    ``start``: a committed point of it.
+
+    ``beyond``: records from the first one on for which it is true are not wanted; where the mode is APPEND, reading ends there.
+    Raises ``ChunkNotFound`` (seen and gone: a new owner has opened and collects), ``Damaged``, ``StorageFull``, ``StorageUnavailable``.
+    """
+    if streams.mode == "append":
+        return _end_of_log(streams, opened, start, beyond)
+    return _end_of_slots(streams, opened, start)
+
+
+def _end_of_slots(streams: Streams, opened: Opened, start: Position) -> Position:
+    epoch, names, storage = opened.epoch, streams.names, streams.storage
+    last = probe_dense(lambda index: storage.exists(names.slot(epoch, index)), start.index - 1)
+    if last > start.index:
+        _check_next(streams.read_slot(epoch, start.index), start, names.slot(epoch, start.index))
+    while last >= start.index:
+        record = streams.read_slot(epoch, last)
+        if last == start.index:
+            _check_next(record, start, names.slot(epoch, last))
+        if record.header.kind != RecordKind.SEAL:
+            # Existence is commitment, for a successor seals after it; but only once it cannot vanish (P6).
+            storage.harden(names.slot(epoch, last))
+            return Position(record.header.lsn, record.hash, epoch, last + 1, 0)
+        # A SEAL proves nothing until an OPEN on H names it: it may be a doomed claimant's.
+        last -= 1
+    return start
+
+
+def _check_next(record: Record, start: Position, name: str) -> None:
+    """Raise ``Damaged`` where it does not follow ``start``: then this is not the stream that ``start`` was seen in."""
+    if record.header.kind != RecordKind.SEAL:
+        position_after(record, start, object=name)
+
+
+def _end_of_log(
+    streams: Streams, opened: Opened, start: Position, beyond: Callable[[RecordHeader], bool] | None
+) -> Position:
+    committed = last = start
+    wanted: Position | None = None
+    try:
+        for record, position in _visible_in_log(streams, opened, start):
+            if record.header.committed_lsn >= last.lsn:
+                committed = last
+            if wanted is None and beyond is not None and beyond(record.header):
+                wanted = last
+            if wanted is not None and wanted.lsn <= committed.lsn:
+                return wanted
+            last = position
+        durable = last.lsn > committed.lsn and _is_durable(streams, committed, last)
+        if durable and not streams.storage.exists(streams.names.epoch(opened.epoch + 1)):
+            # Durable, and unclaimed after that: every later claimant must read it (P5, case 1).
+            committed = last
+    except ChunkNotFound:
+        if start.end or last.index > start.index:
+            raise
+    return committed if wanted is None or committed.lsn < wanted.lsn else wanted
+
+
+def _is_durable(streams: Streams, before: Position, last: Position) -> bool:
+    """Whether a power cut leaves what follows ``before``, up to ``last``; made so where this can be done.
+
+    The sync of ours alone proves nothing: where the owner's has failed, the pages count as clean, and are readable as long as this
+    machine is up (protocol 2.3). Then the record waits for one after it, or for the next OPEN, which embeds it.
+    """
+    streams.storage.harden(streams.names.log(last.epoch))
+    return any(
+        record.hash == last.hash for record in streams.log_reader(last.epoch, before.end, last.end, is_uncached=True)
+    )
 
 
 def stored_records(
-    streams: Streams, leg: Leg, pool: runtime.Pool, gone_max: int, holes: list[str]
+    streams: Streams, leg: Leg, gone_max: int, holes: list[str]
 ) -> Iterator[tuple[Record, bool, str, int]]:
     """(record, embedded, object, byte) of one leg: what its OPEN embeds, the OPEN, the rest. Collected records are left out.
 
@@ -130,18 +200,11 @@ def stored_records(
     if opened.embedded is not None:
         yield opened.embedded, True, opened.object, 0
     yield streams.read_slot(opened.epoch, 0), False, opened.object, 0
-    start = first_kept(streams, leg)
-    at = start.end
-    for record, position in _from(streams, start, leg, pool, gone_max, holes):
-        append = streams.mode == "append"
-        name = streams.names.log(opened.epoch) if append else streams.names.slot(opened.epoch, record.header.index)
-        yield record, False, name, at
-        at = position.end
+    for record, before, _ in _from(streams, first_kept(streams, leg), leg, gone_max, holes):
+        yield record, False, streams.object_of(opened.epoch, record.header.index), before.end
 
 
-def _from(
-    streams: Streams, start: Position, leg: Leg, pool: runtime.Pool, gone_max: int, holes: list[str]
-) -> Iterator[tuple[Record, Position]]:
+def _from(streams: Streams, start: Position, leg: Leg, gone_max: int, holes: list[str]) -> Iterator[Link]:
     """As ``records_of_leg``; holes among what may have been collected (up to lsn ``gone_max``) are passed over.
 
     A collector deletes from the front, but a power cut can bring a deleted name back, and a request that arrives late or
@@ -149,7 +212,7 @@ def _from(
     """
     while True:
         try:
-            yield from records_of_leg(streams, start, leg, pool)
+            yield from records_of_leg(streams, start, leg)
             return
         except Mismatch as mismatch:
             raise Damaged(str(mismatch), object=leg.opened.object) from mismatch
@@ -171,7 +234,7 @@ def _next_kept(streams: Streams, leg: Leg, index: int) -> Position:
             continue  # collected, perhaps while we look
         if record.header.kind != RecordKind.SEAL:
             return Position(record.header.lsn - 1, record.header.previous_hash, epoch, place, 0)
-    return Position(end.lsn, end.hash, epoch, end.index, end.byte)
+    return end
 
 
 def _holds_record(streams: Streams, epoch: int, index: int) -> bool:
@@ -187,11 +250,10 @@ def _holds_record(streams: Streams, epoch: int, index: int) -> bool:
 def first_kept(streams: Streams, leg: Leg) -> Position:
     """Where the uncollected rest of a stream begins: collection eats slots from the front, and logs whole."""
     opened, end = leg.opened, leg.end
-    nothing_left = Position(end.lsn, end.hash, opened.epoch, end.index, end.byte)
     if end.index <= 1:
-        return nothing_left
+        return end
     if streams.mode == "append":
-        return opened.position if streams.storage.exists(streams.names.log(opened.epoch)) else nothing_left
+        return opened.position if streams.storage.exists(streams.names.log(opened.epoch)) else end
     if _holds_record(streams, opened.epoch, 1):
         return opened.position
     low, high = 2, end.index
@@ -204,7 +266,7 @@ def first_kept(streams: Streams, leg: Leg) -> Position:
     return _next_kept(streams, leg, low)
 
 
-def last_label_ms(streams: Streams, opened: Opened, end: StreamEnd) -> int:
+def last_label_ms(streams: Streams, opened: Opened, end: Position) -> int:
     """The label of time of the last record below ``end``: labels must not go back along history (invariant 30).
 
     One request, unless the last record of a log is long. What cannot be read is not worth failing for: then the OPEN's label. What is
@@ -214,7 +276,7 @@ def last_label_ms(streams: Streams, opened: Opened, end: StreamEnd) -> int:
         try:
             if streams.mode == "slot":
                 return streams.read_slot(opened.epoch, end.index - 1).header.time_ms
-            found = last_record(streams, opened, end)
+            found = last_record(streams, end)
         except ChunkNotFound:
             continue
         except Damaged:
@@ -229,7 +291,5 @@ def has_beginning(streams: Streams) -> bool:
     for leg in legs_of_history(streams, find_last_claim(streams)):
         if leg.opened.founded_on is not None:
             return False
-        epoch, names = leg.opened.epoch, streams.names
-        first = names.log(epoch) if streams.mode == "append" else names.slot(epoch, 1)
-        return leg.end.index <= 1 or streams.storage.exists(first)
+        return leg.end.index <= 1 or streams.storage.exists(streams.object_of(leg.opened.epoch, 1))
     return True

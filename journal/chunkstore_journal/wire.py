@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 
 import msgpack
 
-from chunkstore.checksum import crc32c, crc32c_extend
+from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
 from chunkstore.errors import Damaged, InvalidArgument
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Fields",
     "FrameHeader",
     "check_frame",
+    "decode_frame",
     "decode_frame_header",
     "encode_frame",
     "must_be_readable",
@@ -204,6 +205,17 @@ def decode_frame_header(raw: bytes, magic: bytes, body_bytes_max: int, *, object
     if length > body_bytes_max:
         refuse(f"a length of {length} bytes is claimed; {body_bytes_max} is the limit", object, position)
     return FrameHeader(version, kind, length)
+
+
+def decode_frame(data: BytesLike, magic: bytes, version: int, kind: int, *, size_max: int, object: str) -> object:
+    """The value in an object of one frame, of this kind. Raises ``Damaged``, also for an object longer than ``size_max``."""
+    raw = bytes(data[: size_max + 1])
+    header = decode_frame_header(raw, magic, size_max - FRAME_HEADER_BYTES, object=object, position=0)
+    body = raw[FRAME_HEADER_BYTES:]
+    check_frame(raw, body, version=version, object=object, position=0)
+    if header.kind != kind:
+        refuse(f"an object of kind {header.kind} is stored where {kind} belongs", object, 0)
+    return unpack(body, object, FRAME_HEADER_BYTES)
 
 
 def check_frame(header: bytes, body: bytes, *, version: int, object: str, position: int) -> None:

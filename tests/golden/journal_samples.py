@@ -18,7 +18,7 @@ from chunkstore.checksum import crc32c
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import BadOffset
 from chunkstore.journal import LeaseInfo, OpCode, RecordKind, SnapshotReport
-from chunkstore.metadata.port import Line, Op, Position, RowChange
+from chunkstore.metadata.port import GENESIS, Line, Op, Position, RowChange
 from chunkstore.records.names import session_chunk_id
 from chunkstore.records.reports import CollectReport, DefragAction, DefragReport
 from chunkstore.records.segments import Pin, PinRecord
@@ -95,14 +95,11 @@ PAIRS: Sequence[tuple[bytes, bytes]] = (
 """What the snapshots hold."""
 LINK = payloads.SnapshotLink("orders/snap/x.sn", 41, HASH, DIGEST, 3, 5, 4096)
 OPEN = payloads.OpenPayload(
-    4, TOKEN, 3, 6, 5000, 42, HASH, b"whole record", payloads.BaseLink(2, 9, 0, 30, HASH), LINK, "append", "host-a", 77,
+    4, TOKEN, 3, 6, 5000, 42, HASH, b"whole record", Position(30, HASH, 2, 9, 0), LINK, "append", "host-a", 77,
     "boot-1", payloads.FLAG_GIVEN_UP, list(ROWS[:1]),
 )  # fmt: skip
-FIRST_OPEN = payloads.OpenPayload(
-    1, TOKEN, 0, 0, 0, 0, bytes(16), b"", payloads.BaseLink(0, 0, 0, 0, bytes(16)), None, "slot", "h", 1, ""
-)
+FIRST_OPEN = payloads.OpenPayload(1, TOKEN, 0, 0, 0, 0, bytes(16), b"", GENESIS, None, "slot", "h", 1, "")
 SEAL = payloads.SealPayload(5, TOKEN, "host-b", 78)
-GC = payloads.GcNote(("orders/d/00/1-1-1-00000000", "orders/d/01/1-1-2-00000001"))
 
 
 class RecordSample(NamedTuple):
@@ -124,7 +121,6 @@ RECORDS: dict[str, RecordSample] = {
     "ops": _record(RecordKind.OPS, 44, payloads.encode_ops(OPS, ROWS)),
     "ops-inline": _record(RecordKind.OPS, 44, payloads.encode_ops(INLINE_OPS, ROWS, BLOB), 5000),
     "snapshot-note": _record(RecordKind.SNAPSHOT_NOTE, 45, payloads.encode_note(RecordKind.SNAPSHOT_NOTE, LINK)),
-    "gc-note": _record(RecordKind.GC_NOTE, 46, payloads.encode_note(RecordKind.GC_NOTE, GC)),
     "heartbeat": _record(RecordKind.HEARTBEAT, 47, payloads.encode_ops((), ())),
     "close": _record(RecordKind.CLOSE, 48, payloads.encode_ops((), ())),
     "lines": RecordSample(

@@ -12,7 +12,7 @@ from chunkstore.metadata.codec import encode_pin
 from chunkstore.metadata.keys import pin_key
 from chunkstore.metadata.port import Commit
 from chunkstore.records.segments import PinRecord
-from chunkstore_journal.pin_check import check_pinned
+from chunkstore_journal.check import check_pinned
 from tests.journal.world import Process, World
 from tests.support.past import rows_at, rows_of
 

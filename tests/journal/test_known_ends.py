@@ -8,7 +8,7 @@ import pytest
 
 from chunkstore.errors import Damaged
 from chunkstore.journal import RecordKind
-from chunkstore_journal.inspect import check_journal
+from chunkstore_journal.check import check_journal
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.objects import encode_lease
 from tests.journal.ends import KEYS, become, closed, objects_of, refused
@@ -29,7 +29,7 @@ def test_every_cut_of_the_tail_is_found(tmp_path: Path) -> None:
         assert "is missing here" in error.message
         if kept % 97 == 0:
             assert any(
-                found.invariant in (5, 6) and found.severity == "error" for found in check_journal(world.streams)
+                found.invariant in (5, 6) and found.severity == "damage" for found in check_journal(world.streams)
             )
             world.overwrite(log, whole[log])
             assert world.process().open().keys() == KEYS, "a retry after restoring the storage works"
@@ -119,7 +119,7 @@ def test_who_says_nothing_of_the_end_is_not_asked(memory_world: World) -> None:
     world.storage.put(world.names.lease, encode_lease(lease._replace(lsn=lease.lsn + 100)))
     heir.put("on")
     assert {"on"} <= world.process().open().keys()
-    assert not [found for found in check_journal(world.streams) if found.severity == "error"]
+    assert not [found for found in check_journal(world.streams) if found.severity == "damage"]
 
 
 def test_a_released_lease_names_the_last_record(world: World) -> None:

@@ -10,7 +10,8 @@ from chunkstore.journal import RecordKind
 from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, MetadataStore
-from chunkstore_journal.inspect import Finding, check_journal
+from chunkstore.records.invariants import Finding
+from chunkstore_journal.check import check_journal
 from chunkstore_journal.replay_check import check_replay
 from tests.journal.test_inspect import fresh
 from tests.journal.world import Process, World
@@ -26,7 +27,7 @@ def replayed(world: World) -> list[Finding]:
 
 def errors(world: World, head: Head | None = None) -> set[int]:
     """Invariants that the quick check finds broken."""
-    return {finding.invariant for finding in check_journal(fresh(world), head) if finding.severity == "error"}
+    return {finding.invariant for finding in check_journal(fresh(world), head) if finding.severity == "damage"}
 
 
 def snapshots(world: World) -> list[str]:

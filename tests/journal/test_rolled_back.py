@@ -9,8 +9,8 @@ import pytest
 from chunkstore.config import Settings
 from chunkstore.errors import RolledBack
 from chunkstore.metadata.memory import MemoryShelf
+from chunkstore_journal.check import check_journal
 from chunkstore_journal.history import open_streams
-from chunkstore_journal.inspect import check_journal
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.payloads import FLAG_GIVEN_UP
 from tests.journal.ends import KEYS, Objects, become, close, closed, cut_tail, objects_of, refused
@@ -65,7 +65,7 @@ def test_an_accepted_rollback(world: World, epochs: int, lease_s: float) -> None
         assert world.opened(heir.journal.epoch).payload.flags == 0
     assert len(heir.keys()) == len(KEYS) + epochs
     assert len(world.process(third).open().keys()) == len(KEYS) + epochs
-    assert not [found for found in check_journal(world.streams, heir.store.head()) if found.severity == "error"]
+    assert not [found for found in check_journal(world.streams, heir.store.head()) if found.severity == "damage"]
 
 
 def test_nothing_is_accepted_where_nothing_was_lost(world: World) -> None:
@@ -129,11 +129,11 @@ def test_check_compares_with_what_was_seen_here(world: World) -> None:
     seen = world.process(shelf).cache.seen()
     assert seen is not None
     found = [*check_journal(open_streams(world.storage, world.names), None, seen)]
-    assert {(item.invariant, item.severity) for item in found} == {(12, "error")}
+    assert {(item.invariant, item.severity) for item in found} == {(12, "damage")}
     assert [item.object for item in found] == ["metadata cache of an owner on this machine"] * 2
     stranger = world.process().open()
     for number in range(20):
         stranger.put(f"another {number}")
     found = [*check_journal(open_streams(world.storage, world.names), None, seen)]
-    assert {item.severity for item in found} == {"error"}
+    assert {item.severity for item in found} == {"damage"}
     assert any("than history" in item.message for item in found)

@@ -8,7 +8,7 @@ from chunkstore.config import Settings, Tuning
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.records.names import ContainerNames
-from chunkstore_journal.inspect import check_journal
+from chunkstore_journal.check import check_journal
 from chunkstore_journal.objects import LatestHint, decode_latest, encode_latest
 from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.takeover import TakeOver

@@ -187,7 +187,7 @@ def test_23_enospc_partial_record(scene: Scene, kept: int) -> None:
     assert z.epoch == 2, "it has taken over from itself"
     before = scene.opened(2).previous_end
     if not scene.slot:
-        assert before.byte == len(scene.content(scene.names.log(1))) - kept % len(call.data) or kept == 0
+        assert before.end == len(scene.content(scene.names.log(1))) - kept % len(call.data) or kept == 0
     assert scene.judge() == ["a", "c"]
 
 

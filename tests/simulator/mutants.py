@@ -16,7 +16,6 @@ from chunkstore import runtime
 from chunkstore.metadata.port import Position
 from chunkstore.records.names import NO_CHUNK
 from chunkstore_journal.claim import ClosedStream
-from chunkstore_journal.history import StreamEnd
 from chunkstore_journal.slots import MINE
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.world import StorageKind
@@ -143,11 +142,11 @@ def _replay_nothing(original: Function) -> Function:
 
 
 def _show_what_is_written(_original: Function) -> Function:
-    def end_of_log(streams: Any, opened: Any, start: Position, _beyond: Any) -> StreamEnd:
+    def end_of_log(streams: Any, opened: Any, start: Position, _beyond: Any) -> Position:
         reader = streams.log_reader(opened.epoch, start.end)
-        end = StreamEnd(start.index, start.end, start.lsn, start.hash)
+        end = start
         for record in reader:
-            end = StreamEnd(end.index + 1, reader.offset, record.header.lsn, record.hash)
+            end = Position(record.header.lsn, record.hash, start.epoch, end.index + 1, reader.offset)
         return end
 
     return end_of_log
@@ -257,7 +256,7 @@ _MUTANTS: Final = (
         "replica-uncommitted",
         "a replica shows what is written and not yet committed",
         APPEND,
-        {"chunkstore_journal.committed:_end_of_log": _show_what_is_written},
+        {"chunkstore_journal.walk:_end_of_log": _show_what_is_written},
         needs=("replicas", "stall_at_call"),
     ),
     Mutant(

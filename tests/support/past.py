@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.metadata.codec import decode_chunk, decode_segment
@@ -48,27 +47,23 @@ def rows_at(storage: ChunkStorage, names: ContainerNames, lsn: int) -> dict[byte
 
 
 def _replay(streams: Streams, store: MetadataStore, lsn: int) -> None:
-    pool = runtime.pool("past", 2)
     begin = store.head().position.lsn
-    try:
-        for leg in legs_of_history(streams, find_last_claim(streams)):
-            if leg.end.lsn <= store.head().position.lsn:
+    for leg in legs_of_history(streams, find_last_claim(streams)):
+        if leg.end.lsn <= store.head().position.lsn:
+            continue
+        for commit in commits_of_open(leg.opened, embedded=True):
+            if store.head().position.lsn < commit.position.lsn <= lsn and not store.apply([commit], verify=True):
+                return
+        at = leg.opened.position
+        for record, embedded, name, position in stored_records(streams, leg, begin, []):
+            if embedded or not record.header.index:
                 continue
-            for commit in commits_of_open(leg.opened, embedded=True):
-                if store.head().position.lsn < commit.position.lsn <= lsn and not store.apply([commit], verify=True):
-                    return
-            at = leg.opened.position
-            for record, embedded, name, position in stored_records(streams, leg, pool, begin, []):
-                if embedded or not record.header.index:
-                    continue
-                end = position + record.size if streams.mode == "append" else 0
-                at = at._replace(lsn=record.header.lsn, hash=record.hash, index=record.header.index + 1, end=end)
-                if store.head().position.lsn < at.lsn <= lsn and not store.apply(
-                    [commit_of(record, at, object=name, at=position)], verify=True
-                ):
-                    return
-    finally:
-        pool.close()
+            end = position + record.size if streams.mode == "append" else 0
+            at = at._replace(lsn=record.header.lsn, hash=record.hash, index=record.header.index + 1, end=end)
+            if store.head().position.lsn < at.lsn <= lsn and not store.apply(
+                [commit_of(record, at, object=name, at=position)], verify=True
+            ):
+                return
 
 
 def live_chunks(names: ContainerNames, rows: dict[bytes, bytes]) -> dict[str, int]:

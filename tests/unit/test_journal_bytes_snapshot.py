@@ -20,8 +20,6 @@ from chunkstore.metadata.port import Head, Position
 from chunkstore.records.names import ContainerNames
 from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_journal.snapshot import (
-    SNAPSHOT_HEADER_BYTES_MAX,
-    decode_snapshot_header,
     delete_snapshot,
     load_snapshot,
     main_name,
@@ -165,7 +163,7 @@ def test_golden_bytes_are_written_and_read() -> None:
     report = _write(storage, PAIRS)
     raw = storage.read(storage.open_read(report.name), 0, 1 << 20)
     assert raw == GOLDEN["snapshot/whole"]
-    header = decode_snapshot_header(raw[:SNAPSHOT_HEADER_BYTES_MAX], object="x", container=CONTAINER)
+    header = read_snapshot_header(storage, report.name, container=CONTAINER)
     assert (header.time_ms, header.container) == (1_700_000_000_000, CONTAINER)
 
 
