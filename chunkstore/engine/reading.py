@@ -55,7 +55,6 @@ _APPEARS_S = 0.05
 T = TypeVar("T")
 
 
-
 Awaited: TypeAlias = tuple[SegmentRef, int]
 WaitResult: TypeAlias = SegmentInfo | SegmentNotFound
 

@@ -14,7 +14,7 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Closed
 from chunkstore.kafka import model, rows
 from chunkstore.kafka.model import EPOCH_MAX, OFFSET_MAX, TopicIdPartition, check_int, require
-from chunkstore.operations.table_rows import TableEntry
+from chunkstore.operations.tables import TableEntry
 
 __all__ = ["RemoteLogMetadataReader"]
 

@@ -208,6 +208,11 @@ class MetadataStore(ABC):
     def get(self, key: bytes) -> bytes | None:
         """One row, freshly."""
 
+    def audit(self) -> None:
+        """As ``MetadataView.audit``, of a view that is opened now."""
+        with self.view() as view:
+            view.audit()
+
     @abstractmethod
     def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:
         """Apply consecutive commits in one transaction.

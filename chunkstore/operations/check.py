@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -22,29 +23,45 @@ from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFo
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexComparison, check_index
-from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, all_blocks_range, chunk_key
+from chunkstore.metadata.inline_index import oldest_inline_record
+from chunkstore.metadata.keys import CHUNK, GARBAGE, INLINE, SEGMENT, all_blocks_range, chunk_key
 from chunkstore.metadata.pins import pinned_lsn, pins_at, scan_pins
 from chunkstore.metadata.port import MetadataView
-from chunkstore.operations.inline_check import inline_findings
-from chunkstore.operations.looking import audit
 from chunkstore.operations.orphans import IdSet, orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.records.arguments import moment_text
 from chunkstore.records.blocks import Borders
 from chunkstore.records.invariants import ABSENT, FUTURE_MS, PINNED, CheckLevel, Finding, of_bytes, segment_findings
-from chunkstore.records.names import CHUNK_ID_BYTES, Address, ContainerNames, confined
+from chunkstore.records.names import CHUNK_ID_BYTES, Address, ContainerNames, confined, journal_position
 from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = [
-    "Fault",
-    "check",
-    "check_cache",
-    "chunk_faults",
-    "is_still_wanted",
-    "of_error",
-]
+__all__ = ["Fault", "check", "check_cache", "chunk_faults", "inline_findings", "is_still_wanted", "of_error"]
+
+_REMEDY = "the journal that holds it could be collected; delete the metadata cache and open again"
+
+
+def inline_findings(view: MetadataView, names: ContainerNames, *, met: bool) -> Iterator[Finding]:
+    """What the index does not say of extents that have rows. ``met``: whether there is one. O(chunks) then. Memory: 100 bytes for each."""
+    if not met:
+        return
+    known = {identity for _, identity in view.scan(INLINE, bytes((INLINE[0] + 1,)))}
+    held = oldest_inline_record(view)
+    for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,))):
+        with suppress(Damaged):  # told by who walks the lists
+            record = confined(names, key[1:], decode_chunk(key, raw))
+            if record.kind != KIND_INLINE:
+                continue
+            identity, what = key[1:], ""
+            if identity not in known:
+                what = "the index of extents has no entry for it"
+            elif held is None or held > journal_position(record):
+                what = "the index of extents has a younger one for the oldest"
+            if what:
+                name = names.address(identity, record).object
+                yield Finding(15, "damage", "", name, "index of extents", 0, f"{what}, and {_REMEDY}")
+
 
 _READ_BYTES = 4 * MIB
 Count: TypeAlias = Callable[[int], None]
@@ -80,9 +97,8 @@ def check(
 
 def check_cache(context: ReadContext) -> Iterator[Finding]:
     """Read the whole metadata cache; a damaged one is made anew, and reported."""
-    store = context.store()
     try:
-        audit(store)
+        context.store().audit()
     except CacheDamaged as damage:
         context.rebuild(damage)
         yield Finding(12, "warning", "", "", damage.object, 0, damage.message)

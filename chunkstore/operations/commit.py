@@ -31,15 +31,20 @@ from chunkstore.checksum import check_data
 from chunkstore.config import LIMITS
 from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.attach import plan_attach, plan_end_session
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.operations.concat import plan_concat
+from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import ExistenceCheck
+from chunkstore.operations.pending import ExistenceCheck
 from chunkstore.operations.replace import plan_replace
-from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
-from chunkstore.operations.table_rows import plan_delete_row, plan_put_row
-from chunkstore.operations.truncate import plan_truncate
+from chunkstore.operations.segments import (
+    plan_attributes,
+    plan_concat,
+    plan_create,
+    plan_delete,
+    plan_seal,
+    plan_truncate,
+    plan_unseal,
+)
+from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.written_chunks import existence_checked
 from chunkstore.records.arguments import check_attributes
 

@@ -30,15 +30,15 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import JournalService, Ownership, RecordKind
 from chunkstore.metadata.pins import pin_holder
-from chunkstore.metadata.port import MetadataStore, MetadataView
+from chunkstore.metadata.port import MetadataStore
 from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.observer import GuardedObserver, LoggingObserver, Observer, UpkeepRuns
 from chunkstore.operations.backlog import Backlog, inline_limits
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
-from chunkstore.operations.looking import ExistenceCheck, audit, look
+from chunkstore.operations.looking import RowSource
 from chunkstore.operations.owned_epoch import EpochStart, OwnedEpoch
-from chunkstore.operations.pending import Pending, PendingOp, Stale, Undecided
+from chunkstore.operations.pending import ExistenceCheck, Pending, PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.records.names import ContainerNames
 from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord
@@ -53,7 +53,7 @@ _RETIRED_MAX: Final = 16
 _STARTS_MAX: Final = 1024
 
 
-class OwnedContainer:
+class OwnedContainer(RowSource):
     """See the module. ``recover`` and ``decide`` are set by ``recovery`` before the first epoch is begun."""
 
     recover: Callable[[Deadline], None]
@@ -83,8 +83,8 @@ class OwnedContainer:
         self.changed = changed  # called with the lsn of each commit, and with 0 when it is closed, deposed or recovered
         self.reshaped: list[Callable[[PendingOp], None]] = []
         """Called with each committed operation that ``reshapes``, by its caller's thread; also with one that no one waits for any more."""
-        self.fetch: Callable[[str], bool] = lambda _name: False
-        """Called without locks for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
+        self.importer: Callable[[str], bool] | None = None
+        """Called without locks for a segment that is not there: as ``fetch``."""
         self.remote: bool = storage.capabilities.remote
         self._by_stat = storage.capabilities.fence_by_stat
         self.inline_bytes: int
@@ -245,6 +245,12 @@ class OwnedContainer:
             space.admit(self.current.store, adds)
         return self.current
 
+    def store(self) -> MetadataStore:
+        return self.current.store
+
+    def fetch(self, name: str) -> bool:
+        return self.importer is not None and self.importer(name)
+
     def rebuild(self, damage: CacheDamaged) -> None:
         """End the epoch that plans on a damaged cache; the next one has a cache made anew. Raises as ``serving``."""
         owned = self.current
@@ -255,10 +261,6 @@ class OwnedContainer:
                 owned.end(damage)
                 self.observer.failed(damage)
         self.serving(self.deadline())
-
-    def look(self, call: Callable[[MetadataView], T]) -> T:
-        """What ``call`` makes of a view of the committed rows (``looking``). Raises what it raises, and as ``serving``."""
-        return look(lambda: self.current.store, self.rebuild, call)
 
     def run(
         self,
@@ -319,7 +321,7 @@ class OwnedContainer:
                 self._rebuild_in_time(damage, deadline)
             except Damaged as damage:
                 try:
-                    audit(owned.store)
+                    owned.store.audit()
                 except CacheDamaged as rot:
                     self._rebuild_in_time(rot, deadline)
                 else:

@@ -16,7 +16,6 @@ from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExc
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.operations.container import OwnedContainer, unexpected
-from chunkstore.operations.looking import audit
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.snapshots import Snapshots
 
@@ -99,7 +98,7 @@ class Maintenance:
             return
         container = self._container
         try:
-            audit(container.current.store)
+            container.current.store.audit()
         except CacheDamaged as damage:
             container.rebuild(damage)
         took_s = runtime.monotonic_s() - now_s

@@ -21,6 +21,7 @@ from chunkstore.records.segments import ChunkRecord, GarbageRecord, PinRecord, S
 
 __all__ = [
     "NOT_LOADED",
+    "ExistenceCheck",
     "Pending",
     "PendingLine",
     "PendingOp",
@@ -53,6 +54,15 @@ class Undecided(Exception):
         self.op = op
 
 
+class ExistenceCheck:
+    """Which lengths chunks have in the storage, by their ids, for a commit that is not planned yet; None: not there, or not looked at."""
+
+    def __init__(self, lengths: dict[bytes, int | None]) -> None:
+        self.lengths = lengths
+        self.collected: set[bytes] = set()
+        """Those that a collection has begun to delete since."""
+
+
 class Waiter:
     """One thread's wait for one event; a lock used as a one-shot flag, because that is the cheapest wake-up there is."""
 
@@ -75,7 +85,19 @@ class PendingLine:
     """One append whose bytes the record takes along, between reservation and decision (``PendingOp``). ``event``: the writer's id, event
     number, and the CRC32C of ``data``."""
 
-    __slots__ = ("data", "decided", "error", "event", "generation", "joined", "lsn", "offset", "segment_id", "segments", "waiters")
+    __slots__ = (
+        "data",
+        "decided",
+        "error",
+        "event",
+        "generation",
+        "joined",
+        "lsn",
+        "offset",
+        "segment_id",
+        "segments",
+        "waiters",
+    )
 
     kind: Final = RecordKind.OPS
     written: Final = True

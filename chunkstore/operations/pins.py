@@ -20,10 +20,9 @@ from chunkstore.journal import RecordKind
 from chunkstore.metadata.codec import decode_pin
 from chunkstore.metadata.keys import PIN, pin_key
 from chunkstore.metadata.pins import pin_of, scan_pins
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.change_set import ChangeSet, commit_changes
+from chunkstore.operations.collect import is_older
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.garbage_range import is_older
 from chunkstore.operations.pending import RowRecord
 from chunkstore.records.segments import Pin, PinRecord
 

@@ -17,10 +17,9 @@ from chunkstore.changes import NewChunk, Replace
 from chunkstore.errors import Conflict
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import ExistenceCheck
+from chunkstore.operations.pending import ExistenceCheck
 from chunkstore.operations.written_chunks import (
     chunks_of_session,
     existence_checked,

@@ -15,7 +15,6 @@ from chunkstore import runtime
 from chunkstore.errors import CacheDamaged, Damaged
 from chunkstore.journal import RecordKind, SnapshotReport
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import audit
 from chunkstore.operations.owned_epoch import OwnedEpoch
 
 __all__ = ["Snapshots"]
@@ -150,7 +149,7 @@ class Snapshots:
             except Damaged:
                 # What does not add up in the end may be the cache's.
                 try:
-                    audit(store)
+                    store.audit()
                 except CacheDamaged as damage:
                     container.rebuild(damage)
                 else:

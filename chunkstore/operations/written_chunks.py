@@ -26,7 +26,7 @@ from chunkstore.metadata.keys import chunk_key, segment_key, session_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import ExistenceCheck
+from chunkstore.operations.pending import ExistenceCheck
 from chunkstore.records.blocks import Borders, borders_inside
 from chunkstore.records.names import NO_CHUNK
 from chunkstore.records.segments import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord

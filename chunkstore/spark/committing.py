@@ -20,7 +20,7 @@ from chunkstore.engine.owner import Owner, Written, attach_written, end_session,
 from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.metadata.sinks import JOB, STREAM, SinkRow, decode_sink, encode_sink, sink_key, unnamed_key
-from chunkstore.operations.table_rows import TableEntry
+from chunkstore.operations.tables import TableEntry
 from chunkstore.pulsar.contexts import NAMESPACE, Context, EntryRange, encode_context, iter_contexts, key_of
 from chunkstore.records.names import SINKS_NAMESPACE
 from chunkstore.sessions import SessionChunk

@@ -8,6 +8,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore.codec.pulsar.ranges import LedgerRange
@@ -173,7 +174,8 @@ def _cut_run(
     joined = limit > 0 and start > whole.start
     low, high = start - joined, min(whole.stop, stop + limit + 1) if limit else stop
     name = whole.segment
-    context = context_of(replica)._replace(verify=True, tail=None)
+    context = copy(context_of(replica))
+    context.verify, context.tail = True, None
     slices = plan_slices(context, view, (name, whole.identity, low, high - low), gather=False)
     if slices.length < high - low:
         raise BadOffset(name, expected=low + slices.length, given=high)

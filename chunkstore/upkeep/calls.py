@@ -24,12 +24,11 @@ from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import QUOTA_NAMESPACE, RETENTION_NAMESPACE
 from chunkstore.operations.append import append
 from chunkstore.operations.attach import plan_find_session
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext
-from chunkstore.operations.spiller import Spiller
+from chunkstore.operations.spill import Spiller
 from chunkstore.operations.tables import TableReader, version_put
 from chunkstore.parts import ContainerParts
 from chunkstore.records.arguments import SegmentRef, check_flags, check_pin
@@ -119,8 +118,8 @@ class UpkeepCalls:
     def run(self, ask: Ask, *, wait_s: float = 0.0) -> Result:
         """Do what an owner can be asked for (``chunkstore.asks``). Durable. ``wait_s`` is for clients: each commit takes
         ``Settings.op_deadline_s`` at most. Raises ``InvalidArgument``, and what the calls raise. Retry: safe."""
+        from chunkstore.operations.attach import stage
         from chunkstore.operations.pins import pin
-        from chunkstore.operations.staging import stage
 
         check_ask(ask)
         container = self._container
@@ -255,7 +254,7 @@ class UpkeepCalls:
 
     def _put_own(self, namespace: str, key: bytes, value: bytes | None) -> bool:
         """Put a row of ours, or delete it (None): whether it was there."""
-        from chunkstore.operations.table_rows import plan_delete_row, plan_put_row
+        from chunkstore.operations.tables import plan_delete_row, plan_put_row
 
         def plan(changes: ChangeSet) -> bool:
             if value is None:
@@ -341,7 +340,12 @@ class UpkeepCalls:
         from chunkstore.upkeep.sweep import sweep
 
         report = sweep(
-            self._container, self._context, self._parts.sweep_unfinished, delete=delete, keep_in=keep_in, age_s_min=age_s_min
+            self._container,
+            self._context,
+            self._parts.sweep_unfinished,
+            delete=delete,
+            keep_in=keep_in,
+            age_s_min=age_s_min,
         )
         self._space.found_orphans(report.orphan_bytes - report.deleted_bytes)
         return report

@@ -112,8 +112,8 @@ class CollectJob:
         return container.alone(container.collecting, "collection", partial(self._step, step))
 
     def _step(self, step: Step) -> bool:
+        from chunkstore.operations.attach import drop_staged
         from chunkstore.operations.pins import end_expired_pins
-        from chunkstore.operations.staging import drop_staged
 
         container = self._container
         if self._rows is None:

@@ -17,8 +17,7 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import pin_key
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.operations import record_builder
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.records.segments import TableRecord
 from tests.support.data import pattern, refused, run_threads
 from tests.support.forwarding import Hooked

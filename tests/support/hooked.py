@@ -60,13 +60,13 @@ def within(store: ChunkedSegmentStorage, op_deadline_s: float) -> Iterator[None]
     """Operations that begin in this block have so much time. Little is for those that have to fail: whatever has to succeed begins where
     there is ample, because any thread may be held up for seconds."""
     core = store._container
-    before, reads = core.settings, store._context
+    before = core.settings
     core.settings = replace(before, op_deadline_s=op_deadline_s)
-    store._context = reads._replace(op_deadline_s=op_deadline_s)
+    store._context.op_deadline_s = op_deadline_s
     try:
         yield
     finally:
-        core.settings, store._context = before, reads
+        core.settings, store._context.op_deadline_s = before, before.op_deadline_s
 
 
 def replace_steps(store: ChunkedSegmentStorage, **steps: Any) -> CommitEnvironment:
