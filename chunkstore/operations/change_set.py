@@ -36,12 +36,13 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
 from chunkstore.metadata.port import MetadataView, Op
 from chunkstore.operations.append_plan import PlannedAppend, plan_inline, write_pieces
+from chunkstore.operations.backlog import Arrival
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
-from chunkstore.operations.pending import NOT_LOADED, PendingOp, PendingSegment, RowRecord, Stale
+from chunkstore.operations.pending import NOT_LOADED, PendingOp, PendingSegment, RowRecord, Stale, Tail
 from chunkstore.records.blocks import BLOCK_BYTES
 from chunkstore.records.names import NO_CHUNK, chunk_segment
-from chunkstore.records.segments import ACTIVE, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
+from chunkstore.records.segments import ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
 
 __all__ = ["ChangeSet", "commit_changes"]
 
@@ -174,11 +175,11 @@ class ChangeSet:
         self.appends: list[tuple[PlannedAppend, BytesLike]] = []
         self.inline: list[tuple[bytes, bytes]] = []
         """Of appends whose bytes go into the record: the keys of their extents, and the bytes."""
-        self.counts: list[Callable[[], None]] = []
-        """What the commit changes of the extents that wait to be spilled (``PendingOp``)."""
+        self.counts: list[Arrival] = []
+        """What the commit adds to the extents that wait to be spilled."""
         self._extents: set[bytes] = set()
         self.inline_bytes: int = 0
-        self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool, bytes]] = {}
+        self._appended: dict[str, tuple[SegmentRecord, Tail]] = {}
         """What planned appends make of their segments, for as long as nothing else changes those."""
         self.sync_names: list[str] = []
         """Objects that were written before this was planned, to be made durable first."""
@@ -236,37 +237,40 @@ class ChangeSet:
         # Locked, and nothing undecided: the pending fields are the committed ones.
         return state.generation == self.owned.queue.generation
 
-    def outcome(self, state: PendingSegment) -> tuple[SegmentRecord | None, ChunkRecord | None, str, bool, bytes]:
-        """What ``state`` will be: segment, tail, the tail's name, whether it may grow, its open row. Raises ``Damaged``."""
+    def outcome(self, state: PendingSegment) -> tuple[SegmentRecord | None, Tail | None]:
+        """What ``state`` will be: the segment, and its last chunk. Raises ``Damaged``."""
         key = segment_key(state.name)
         if self._appended and (after := self._appended.get(state.name)) and self.rows[key] is after[0]:
             return after
         if self._is_loaded(state) and key not in self.rows:
-            return state.segment, state.tail, state.tail_name, state.growing, state.open_row
+            return state.segment, state.tail
         segment = self.find(state.name)
         if segment is None or not segment.last_chunk:
-            return segment, None, "", False, b""
+            return segment, None
         identity = segment.last_chunk
         tail = self.chunk(identity)
         row = self.rows.get(last_row_key(identity, tail.length))
         open_row = row.value if isinstance(row, TableRecord) else b""
-        return segment, tail, self.owned.names.chunk(identity), self.owned.may_grow(identity, tail, state), open_row
+        return segment, self.owned.tail_of(identity, tail, state, open_row)
 
     def append(self, planned: PlannedAppend, data: BytesLike) -> None:
         """Add a planned append, whose bytes ``commit_changes`` writes."""
         self.appends.append((planned, data))
         self.count_chunks(len(planned.targets))
+        self._add(planned)
+
+    def _add(self, planned: PlannedAppend) -> None:
         self.rows.update(planned.rows)
         self.headers.append(planned.header)
-        tail, segment = planned.tail, planned.segment
-        growing = self.owned.appendable and tail.state == ACTIVE
-        self._appended[segment.name] = segment, tail, planned.targets[-1], growing, planned.open_row
+        self._appended[planned.segment.name] = planned.segment, planned.tail
 
-    def append_inline(self, segment: SegmentRecord, tail: ChunkRecord | None, data: bytes) -> None:
+    def append_inline(self, segment: SegmentRecord, tail: Tail | None, data: bytes) -> None:
         """Add an append whose bytes go into the record: to the extent that this change set made last of the segment, or as one more. What a
         concat brought is another segment's: readers of the record take bytes that are added to an extent for the segment's own."""
         size_max = min(BLOCK_BYTES, segment.chunk_size_bytes_max)
-        extends = segment.last_chunk in self._extents and tail is not None and tail.length + len(data) <= size_max
+        extends = (
+            segment.last_chunk in self._extents and tail is not None and tail.record.length + len(data) <= size_max
+        )
         extends = extends and chunk_segment(segment.last_chunk) == segment.id
         planned = plan_inline(self.owned, segment, tail, extends, data, self.now_ms)
         if not extends:
@@ -275,10 +279,8 @@ class ChangeSet:
         self._extents.add(planned.segment.last_chunk)
         self.inline.append((chunk_key(planned.segment.last_chunk), data))
         self.inline_bytes += len(data)
-        self.counts.append(partial(self.owned.backlog.came, segment.name, len(data), not extends))
-        self.rows.update(planned.rows)
-        self.headers.append(planned.header)
-        self._appended[segment.name] = planned.segment, planned.tail, "", False, b""
+        self.counts.append(Arrival(segment.name, len(data), not extends))
+        self._add(planned)
 
     def count_chunks(self, count: int) -> None:
         """Say that the record takes so many chunks more. Raises ``InvalidArgument`` where it would grow too long."""

@@ -16,7 +16,6 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from chunkstore import runtime
 from chunkstore.config import LIMITS
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, InvalidArgument
 from chunkstore.journal import OpCode, RecordKind
@@ -24,8 +23,10 @@ from chunkstore.metadata.codec import decode_chunk, decode_garbage
 from chunkstore.metadata.keys import GARBAGE, block_range, chunk_key, writer_range
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.attach import drop_staged
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.pins import end_expired_pins
 from chunkstore.records.names import NO_CHUNK, ContainerNames, confined
 from chunkstore.records.reports import CollectReport
 from chunkstore.records.segments import KIND_INLINE, ChunkRecord, GarbageRecord
@@ -38,12 +39,12 @@ __all__ = [
     "collect",
     "collect_journal",
     "delete_objects",
-    "is_older",
     "is_removed",
     "unfold",
 ]
 
 _UNFOLDED_AT_ONCE: Final = 10_000
+_WRITER_ROWS_MAX: Final = 5_000
 
 
 class Unfolded(NamedTuple):
@@ -151,26 +152,6 @@ def _is_confined(names: ContainerNames, identity: bytes, record: ChunkRecord) ->
     return True
 
 
-def is_older(container: OwnedContainer, key: bytes, lsn: int, time_ms: int, age_s: float) -> bool:
-    """Whether at least ``age_s`` have passed since the record ``lsn``, with the label ``time_ms``, was committed. ``key`` names what was
-    committed: no two commits have the same."""
-    now_s = runtime.monotonic_s()
-    # A label of ours counts by the clocks of its own epoch: wall clocks are set, and only these two were read together.
-    starts = container.starts
-    start = next((start for start in reversed(starts) if start.lsn < lsn), starts[0])
-    began_s = start.at_s + max(0, time_ms - start.at_ms) / 1000
-    if began_s > now_s:
-        # A label of the future: the clock ran ahead when it was made. The age counts from when that is noticed.
-        began_s = container.noticed_s.setdefault(key, now_s)
-    if now_s - began_s < age_s:
-        return False
-    container.noticed_s.pop(key, None)
-    return True
-
-
-_WRITER_ROWS_MAX = 5_000
-
-
 class _Work(NamedTuple):
     key: bytes
     garbage: GarbageRecord
@@ -199,9 +180,6 @@ def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
 
 
 def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
-    from chunkstore.operations.attach import drop_staged
-    from chunkstore.operations.pins import end_expired_pins
-
     if not dry_run:
         end_expired_pins(container)
         drop_staged(container)
@@ -339,7 +317,7 @@ def _due(container: OwnedContainer, key: bytes, garbage: GarbageRecord) -> bool:
         grace_s = min(grace_s, emergency_s)
     kept_s = max(grace_s, settings.pitr_horizon_s)
     # Labels are coarser than the monotonic clock: no age is not to be measured with them.
-    return kept_s == 0 or is_older(container, key, garbage.lsn, garbage.time_ms, kept_s)
+    return kept_s == 0 or container.is_older(key, garbage.lsn, garbage.time_ms, kept_s)
 
 
 def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: GarbageRecord, chunks_max: int) -> _Work:

@@ -114,9 +114,9 @@ def _plan_append(container: OwnedContainer, planned: ChangeSet, change: Append) 
     segment = planned.open_segment(change.name, change.expected_offset)
     if len(data) == 0:
         return segment.length
-    _, tail, tail_name, growing, open_row = planned.outcome(planned.states[change.name])
+    _, tail = planned.outcome(planned.states[change.name])
     if container.takes_inline(segment, tail, data) and planned.inline_bytes + len(data) <= LIMITS.batch_bytes_max:
         planned.append_inline(segment, tail, bytes(data))
         return segment.length
-    planned.append(plan_on_tail(planned.owned, segment, tail, growing, tail_name, open_row, data, planned.now_ms), data)
+    planned.append(plan_on_tail(planned.owned, segment, tail, data, planned.now_ms), data)
     return segment.length

@@ -7,9 +7,9 @@ Leaves out: committing (``commit_queue``), loading from the committed rows (``ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError
@@ -17,6 +17,7 @@ from chunkstore.journal import RecordKind
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.lines import WriterEvent
 from chunkstore.metadata.port import Op
+from chunkstore.operations.backlog import Arrival
 from chunkstore.records.segments import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "PendingTables",
     "RowRecord",
     "Stale",
+    "Tail",
     "Undecided",
     "Waiter",
 ]
@@ -40,6 +42,16 @@ _IDLE_SEGMENTS_MAX: Final = 32_768
 _PENDING_KEYS_KEPT: Final = 4_096
 NOT_LOADED: Final = 0
 """The generation of pending fields that are not loaded."""
+
+
+class Tail(NamedTuple):
+    """A segment's last chunk as it will be. ``name``: of its object, where bytes may be added; ``growing``: they may be
+    (``OwnedEpoch.may_grow``); ``open_row``: the value of its last block row, empty while that is the committed one."""
+
+    record: ChunkRecord
+    name: str
+    growing: bool
+    open_row: bytes = b""
 
 
 class Stale(Exception):
@@ -151,8 +163,8 @@ class PendingOp:
     """The keys of the extents whose bytes the record takes along, and the bytes, in order; those of one extent one after the other."""
     inline_bytes: int = 0
     """How many bytes that are."""
-    counts: Sequence[Callable[[], None]] = ()
-    """They count its extents (``backlog``)."""
+    counts: Sequence[Arrival] = ()
+    """What it adds to the extents that wait to be spilled."""
     reshapes: bool = False
     """Whether its segments' lists of chunks may change by more than a longer last chunk."""
     decided: bool = False
@@ -183,12 +195,10 @@ class PendingSegment:
     ``turn`` is taken before ``lock``. Changes of structure keep it while they wait, without ``lock``, until nothing is undecided:
     appends wait after them instead of overtaking them for ever. ``generation``: the commit queue's when the fields below were
     loaded or last advanced; they hold only while it is the same. ``segment`` is None while no segment of this name exists.
-    ``tail`` is the last chunk's pending record; ``growing``: it may be extended (``OwnedEpoch.may_grow``); ``open_row``: the pending value
-    of its last block row, empty while that is the committed one. An append by line changes none of these, but the *tip*, which holds while
-    ``tip_generation`` is the queue's: the id (0: no such segment), length and state of the segment, and how long a line and an extent may
-    be. ``writing``: the rows
-    of the data write under way; if it does not succeed, its chunks are never written again (protocol A2), which ``unwritable``
-    remembers. ``last`` is the newest operation that entered the commit queue.
+    An append by line changes none of these, but the *tip*, which holds while ``tip_generation`` is the queue's: the id (0: no such
+    segment), length and state of the segment, and how long a line and an extent may be. ``writing``: the rows of the data write under
+    way; if it does not succeed, its chunks are never written again (protocol A2), which ``unwritable`` remembers. ``last`` is the newest
+    operation that entered the commit queue.
     """
 
     name: str
@@ -196,10 +206,7 @@ class PendingSegment:
     turn: runtime.Lock = field(default_factory=runtime.lock)
     generation: int = NOT_LOADED
     segment: SegmentRecord | None = None
-    tail: ChunkRecord | None = None
-    tail_name: str = ""
-    growing: bool = False
-    open_row: bytes = b""
+    tail: Tail | None = None
     writing: Mapping[bytes, RowRecord] | None = None
     unwritable: frozenset[bytes] = frozenset()
     last: Pending | None = None
@@ -226,21 +233,10 @@ class PendingSegment:
             self.unwritable |= {key[1:] for key in self.writing if key[:1] == CHUNK}
             self.writing = None
 
-    def advance(
-        self,
-        segment: SegmentRecord | None,
-        tail: ChunkRecord | None,
-        tail_name: str,
-        growing: bool,
-        open_row: bytes,
-        generation: int,
-    ) -> None:
+    def advance(self, segment: SegmentRecord | None, tail: Tail | None, generation: int) -> None:
         """The operation that leads here has entered the queue, and its data was written."""
         self.segment = segment
         self.tail = tail
-        self.tail_name = tail_name
-        self.growing = growing
-        self.open_row = open_row
         self.writing = None
         self.tip_generation = NOT_LOADED
         self.generation = generation

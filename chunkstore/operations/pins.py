@@ -21,7 +21,6 @@ from chunkstore.metadata.codec import decode_pin
 from chunkstore.metadata.keys import PIN, pin_key
 from chunkstore.metadata.pins import pin_of, scan_pins
 from chunkstore.operations.change_set import ChangeSet, commit_changes
-from chunkstore.operations.collect import is_older
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.pending import RowRecord
 from chunkstore.records.segments import Pin, PinRecord
@@ -64,7 +63,7 @@ def end_pins(container: OwnedContainer, pins: Iterable[tuple[str, int]], why: st
 def _is_over(container: OwnedContainer, name: str, record: PinRecord) -> bool:
     """``name`` may be a pin's again, so what is noticed of a pin goes by its lsn, too."""
     noticed = b"%b\0%d" % (pin_key(name), record.lsn)
-    return record.lasts_ms > 0 and is_older(container, noticed, record.lsn, record.time_ms, record.lasts_ms / 1000)
+    return record.lasts_ms > 0 and container.is_older(noticed, record.lsn, record.time_ms, record.lasts_ms / 1000)
 
 
 def _begin(changes: ChangeSet, kind: RecordKind, notes: tuple[object, ...]) -> None:

@@ -207,7 +207,7 @@ class Recovery:
         if doubt is not None:
             happened = ownership.adopted.lsn >= doubt.lsn
             if happened:
-                ended.applied(doubt.batch)
+                ended.writer.applied(doubt.batch)
             ended.queue.decide(doubt.batch, None if happened else _reason(doubt.error), doubt.lsn)
             ended.in_doubt = None
         container.changed(0)

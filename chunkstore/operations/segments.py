@@ -8,12 +8,12 @@ values, changed on conditions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import BadOffset, Conflict, SegmentExists, SegmentNotSealed, SegmentSealed, SegmentTruncated
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key
+from chunkstore.operations.backlog import Arrival
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.written_chunks import require_session
 from chunkstore.records.arguments import check_attributes
@@ -70,7 +70,7 @@ def plan_concat(
     changes.rows[segment_key(source_name)] = None
     changes.end_segment(source.id)
     changes.headers.append((int(OpCode.CONCAT), target.id, target.length, source.id))
-    changes.counts.append(partial(changes.owned.backlog.moved, source_name, target_name))
+    changes.counts.append(Arrival(target_name, source=source_name))
     changes.restructure(target.id)
     changes.restructure(source.id)
 

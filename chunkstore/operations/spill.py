@@ -28,14 +28,14 @@ from chunkstore.operations.append_plan import grow_chunk
 from chunkstore.operations.backlog import Backlog
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer, unexpected
-from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
+from chunkstore.operations.owned_epoch import BUSY, OwnedEpoch, decode_found_chunk
 from chunkstore.operations.read import find_segment
 from chunkstore.operations.read_slices import Extent, in_runs, read_run
 from chunkstore.operations.replace import find_run, relink
 from chunkstore.operations.written_chunks import deleted_unless_committed
 from chunkstore.records.blocks import ChunkSum
 from chunkstore.records.chunks import filled
-from chunkstore.records.names import NO_CHUNK, ContainerNames, journal_position
+from chunkstore.records.names import NO_CHUNK, ContainerNames, chunk_segment, journal_position
 from chunkstore.records.segments import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, GarbageRecord
 
 __all__ = ["Spilled", "Spiller", "spill"]
@@ -265,12 +265,12 @@ def spill(
     front = _front_to_grow(owned, run)
     identity = run.before if front is not None else owned.new_chunk(run.segment_id)
     with deleted_unless_committed(container, () if front is not None else (identity,)):
-        total = _write(container, owned, run, front, identity, data)
+        total = _write(container, owned, front, identity, data)
         commit_changes(container, (name,), partial(_plan, owned, name, run, front, identity, total))
     if owned.appendable:
-        owned.spillable[run.segment_id] = identity, total.length
+        owned.spilled[identity] = total.length
         if front is None:
-            owned.spilled.discard(run.before)  # it is closed
+            owned.spilled.pop(run.before, None)  # it is closed
     container.tail.spilled(run.segment_id, run.stop)
     return Spilled(run.stop - run.start, len(run.ids), {})
 
@@ -347,20 +347,22 @@ def _front_to_grow(owned: OwnedEpoch, run: _Run) -> ChunkRecord | None:
     front = run.front
     if front is None or front.state != ACTIVE or front.length + run.stop - run.start > run.size_max:
         return None
-    return front if owned.spillable.get(run.segment_id) == (run.before, front.length) else None
+    if chunk_segment(run.before) != run.segment_id:
+        return None
+    return front if owned.spilled.get(run.before) == front.length else None
 
 
 def _write(
-    container: OwnedContainer, owned: OwnedEpoch, run: _Run, front: ChunkRecord | None, identity: bytes, data: bytes
+    container: OwnedContainer, owned: OwnedEpoch, front: ChunkRecord | None, identity: bytes, data: bytes
 ) -> ChunkSum:
     name, before = container.names.chunk(identity), None
     if front is not None:
         # Until this is committed no other spill, which has planned the same or an older length, may write.
-        if owned.spillable.pop(run.segment_id, None) != (identity, front.length):
+        if not owned.begin_growth(identity, front.length):
             raise Conflict(f"chunk {name}", expected=f"{front.length} bytes, and no writer", found="another spill")
         before = front.length, front.crc32c or 0
     elif owned.appendable:
-        owned.spilled.add(identity)
+        owned.spilled[identity] = BUSY
     return write_chunk(container.storage, name, (data,), before=before, bounded=container.step)
 
 

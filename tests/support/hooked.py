@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.operations.commit_queue import CommitEnvironment
 from chunkstore.storage import Capabilities, ChunkStorage
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
@@ -69,11 +69,12 @@ def within(store: ChunkedSegmentStorage, op_deadline_s: float) -> Iterator[None]
         core.settings, store._context.op_deadline_s = before, before.op_deadline_s
 
 
-def replace_steps(store: ChunkedSegmentStorage, **steps: Any) -> CommitEnvironment:
+def replace_steps(store: ChunkedSegmentStorage, **steps: Any) -> SimpleNamespace:
     """Put other calls in the place of steps of the present epoch's commits; returns what was there."""
-    queue = store._container.current.queue
-    before = queue._environment
-    queue._environment = before._replace(**steps)
+    writer = store._container.current.writer
+    before = SimpleNamespace(**{name: getattr(writer, name) for name in steps})
+    for name, step in steps.items():
+        setattr(writer, name, step)
     return before
 
 
