@@ -2,7 +2,6 @@
 
 Promises: a row is extended by adding CRCs at its end, and commits in the record that makes its chunk that long. Readers believe
 no grid: borders are where the rows say, and what is between two neighbours is a block, whatever rows are missing.
-Leaves out: where borders are put (``blocks``).
 """
 
 from __future__ import annotations

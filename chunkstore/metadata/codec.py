@@ -5,8 +5,7 @@ read, its further fields survive in ``extra`` and are written back; a newer majo
 trusts lengths: a damaged row raises ``Damaged`` naming the key and the byte where the first wrong field is.
 
 Invariants: minor version N of a row kind has exactly N fields more than minor version 0, so that the number of fields
-says the version and a rewrite by older code keeps it. Leaves out: keys (``keys``), and whether rows fit together
-(``invariants``).
+says the version and a rewrite by older code keeps it.
 """
 
 from __future__ import annotations

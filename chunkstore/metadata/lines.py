@@ -3,7 +3,6 @@
 Promises: one pure function of the state and the lines, for owners, replicas, recovery and checks alike: the same lines on the same state
 are the same rows. Each extent becomes a chunk after its segment's last one; the id follows from segment, epoch, lsn and the extent's
 number in the record. A line that does not follow its segment's end is ``Damaged``, and nothing is derived.
-Leaves out: the bytes themselves, storing (``fold``), how a record holds its lines (``chunkstore_journal``).
 """
 
 from __future__ import annotations

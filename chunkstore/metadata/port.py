@@ -11,7 +11,6 @@ Promises
 
 Errors: ``StorageFull`` (cache disk), ``CacheDamaged`` (a row is not what was written here; every later call says so, too),
 ``StorageUnavailable`` (anything else of the cache), ``Damaged`` (a row cannot be decoded, or a replayed digest differs), ``Closed``.
-Leaves out: deciding what is committed (the journal) and what a change means (the engine).
 """
 
 from __future__ import annotations

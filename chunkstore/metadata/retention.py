@@ -1,7 +1,7 @@
 """Rows of retention policies and of the quota, in the reserved table namespaces ``!retention`` and ``!quota`` (FORMAT.md, same names).
 
 Promises: a policy is of one segment, by its exact name, or of all names with a prefix; both kinds are ordered by name. A segment's
-own policy goes before those of prefixes, and a longer prefix before a shorter one. Leaves out: what follows (``upkeep.retention``).
+own policy goes before those of prefixes, and a longer prefix before a shorter one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Where scrubbing goes on: one row without a key in the reserved table namespace ``!scrub`` (FORMAT.md next to this file, "Scrubbing").
 
 Promises: a position is a place in the bytes of a segment, so it means the same after chunks were merged, truncated or deleted.
-Leaves out: scrubbing (``upkeep.scrub``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 "Sinks").
 
 Promises: a row is put by the very commit that it speaks of, so reading it tells whether that has happened; no two commits put the
-same value. Leaves out: what a stored row means for what comes next (``chunkstore.spark.once``).
+same value.
 """
 
 from __future__ import annotations

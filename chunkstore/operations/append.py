@@ -10,9 +10,6 @@ Promises
 * Appends of one ``AppendWindow`` are under way at once, each after the one before it and nowhere else: in the same epoch while that is
   undecided, or once it is committed. So what is committed is a prefix: when one fails, all after it have failed or are refused. Several
   are written at once only where every append makes chunks of its own.
-
-Leaves out: buffering (``chunkstore.engine.writer``), commits of several segments
-(``commit_changes``).
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ Promises
 * Exactly once (protocol 3.5): the row of a writer's last event commits in the same record as the append it describes. An undecided event
   is waited for before a repetition of it is answered; the next one goes after it into the queue, and fails with it.
 * What a line changes is derived when it is needed (``metadata.lines``); the segment's *tip* is all that the next line has to know.
-Leaves out: what is not plain (``append``), the record (``OwnedEpoch``), group commit (``commit_queue``).
 """
 
 from __future__ import annotations

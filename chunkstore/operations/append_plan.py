@@ -1,7 +1,6 @@
 """Planning an append on a segment's tail: which bytes go where, and what the metadata will say (PDP-34: rollover); and writing them.
 
 Promises: planning is pure but for fresh chunk ids; pieces are written one in the caller's thread, several in parallel.
-Leaves out: reserving, what a failure means (``append``, ``commit_changes``), syncing (``commit_queue``).
 """
 
 from __future__ import annotations

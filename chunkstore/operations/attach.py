@@ -1,8 +1,7 @@
 """Sessions at the owner (protocol A9): opening and ending them, and attaching the chunks they wrote to a segment.
 
 Promises: a session is a committed record; attaching and ending are one record, so they are ordered by history, and an attach
-that names an ended session is refused. Leaves out: expiry by itself (the owner ends a session; ``expires_ms`` is a label),
-writing (``chunkstore.sessions``).
+that names an ended session is refused.
 """
 
 from __future__ import annotations

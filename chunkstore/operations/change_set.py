@@ -4,8 +4,6 @@ Promises
 * Several changes in one see each other and become one record: all or nothing.
 * Splices cost O(1) journal bytes; what leaves a chunk list goes to garbage as a range (protocol A7).
 * Planning does no chunk I/O (an append inside a change set is planned here and written by ``commit_changes``).
-
-Leaves out: the verbs, a file each; locks and commits (``commit_changes``).
 """
 
 from __future__ import annotations

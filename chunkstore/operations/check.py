@@ -5,7 +5,6 @@ that lists name in another order than that of their ids (``_Rows``); every probl
 ``quick`` reads metadata only (invariants 14 to 19, 22, 39, 40 and the offset index); ``exists`` adds a stat of every chunk that is
 referenced (20; of an extent's object: 34) or that a pin keeps (39) and a listing of all chunks for orphans (23); ``deep`` adds comparing
 every block of them with the CRCs at its borders.
-Leaves out: the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30, 37, 39), which ``chunkstore_journal`` checks.
 """
 
 from __future__ import annotations

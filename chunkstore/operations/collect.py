@@ -6,8 +6,6 @@ Promises
 * What was removed after the position of a pin stays while the pin does (3.14.7); a collection ends the pins that have expired.
 * A row that is refused (``names.confined``) or cannot be read stops nothing: it stays, in a range of its own, with the object it means.
   Beyond one that cannot be read only the way from the range's other end leads; what is between two such rows stays.
-
-Leaves out: the sweep of orphans (``chunkstore.upkeep.sweep``).
 """
 
 from __future__ import annotations

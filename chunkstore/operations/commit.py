@@ -1,7 +1,6 @@
 """``store.commit``: several changes planned in one change set.
 
-Promises: results in the order of the changes; chunks that were written before are looked at before the locks. Leaves out: locks and commit
-(``commit_changes``).
+Promises: results in the order of the changes; chunks that were written before are looked at before the locks.
 """
 
 from __future__ import annotations
@@ -106,10 +105,7 @@ def _plan(container: OwnedContainer, look: ExistenceCheck, planned: ChangeSet, c
 
 
 def _plan_append(container: OwnedContainer, planned: ChangeSet, change: Append) -> int:
-    """Plan an append; ``commit_changes`` writes bytes that do not go into the record.
-
-    Raises ``SegmentSealed``, ``BadOffset``, ``InvalidArgument``.
-    """
+    """Plan an append; ``commit_changes`` writes bytes that do not go into the record."""
     data = check_data(change.data)
     segment = planned.open_segment(change.name, change.expected_offset)
     if len(data) == 0:

@@ -8,8 +8,6 @@ Promises
 * An operation is decided exactly once. A caller whose deadline passes gets ``OutcomeUnknown`` while the commit goes on.
 * A queue belongs to one epoch. Once it has ended, nothing enters it and nothing of it is committed.
 * A batch that fails fails everything queued after it; a failed data write fails its segment only.
-
-Leaves out: planning; what a failed batch came to (``recovery``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Promises: ``current`` changes only when a take-over or a roll has ended the epoch before. Order of checks in every operation:
 argument, closed, not owner, then the segment.
-Leaves out: take-overs (``recovery``), the background (``maintenance``), the verbs.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ Promises
 * Callers that come while one look is under way share the next (``SharedCheck``). One that answers for a caller has begun after that
   caller came, so after the local part of its read; a failed one answers only for the caller that made it. It waits for the look before for
   ``_MOMENT_S`` at most, so that one that hangs holds up no others.
-
-Leaves out: the fence of a commit (the journal's), the outcome of a fenced one (``recovery``).
 """
 
 from __future__ import annotations

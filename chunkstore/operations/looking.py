@@ -1,7 +1,7 @@
 """Looks at the committed rows: a consistent view, and another store's where this one is not what was written (protocol 3.8).
 
 Promises: a caller sees no error of a damaged cache that can be made anew. Rows that contradict one another are first taken for damage of
-the cache, which an audit decides. Leaves out: making the cache anew (``recovery``, the follower).
+the cache, which an audit decides.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Promises: it never changes its epoch. A take-over or a roll ends it and puts another one in its place; what was planned in it
 can only enter its own queue, which refuses it then, also after a data write that hangs.
-Leaves out: beginning and ending epochs (``recovery``), whether we still own the container (``fence``).
 """
 
 from __future__ import annotations

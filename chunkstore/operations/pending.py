@@ -2,7 +2,6 @@
 
 Promises (protocol A6): a segment's pending state is memory only, belongs to one epoch and changes under that segment's lock;
 operations enter the commit queue in the order of their reservations.
-Leaves out: committing (``commit_queue``), loading from the committed rows (``owned_epoch``), planning (the verbs).
 """
 
 from __future__ import annotations

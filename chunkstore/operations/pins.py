@@ -5,8 +5,6 @@ Promises
   collection has decided to delete is promised: whatever it saw removed was removed below the lsn of a pin it did not see.
 * A pin with ``lasts_ms`` is there for at least as long: its end is a record that a collection makes, by our own clock (``ageing``).
 * Planned one at a time: each sees what the one before came to.
-
-Leaves out: what stays (``collect``, the journal's collector), asking the owner from elsewhere.
 """
 
 from __future__ import annotations

@@ -360,11 +360,7 @@ def read_into(context: ReadContext, name: str, identity: int | None, offset: int
 
 
 def _read(context: ReadContext, asked: Asked, target: memoryview | None) -> tuple[bytes, int]:
-    """The bytes, or with a ``target`` that is filled none, and how many they are.
-
-    Raises ``Damaged`` for a chunk that was absent or damaged twice, and that the rows still named after the first time;
-    ``DeadlineExceeded`` when chunks go faster than they are read.
-    """
+    """The bytes, or with a ``target`` that is filled none, and how many they are."""
     deadline: Deadline | None = None
     missed: tuple[str, ...] = ()
     while True:

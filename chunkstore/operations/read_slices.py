@@ -2,7 +2,6 @@
 
 Promises: where a slice has borders, no byte of it is delivered without an error unless the block it is in was verified; blocks that the
 slice holds in part are read whole, next to the buffer. The error names the first bad block.
-Leaves out: which slices (``read``).
 """
 
 from __future__ import annotations

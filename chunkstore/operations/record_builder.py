@@ -2,7 +2,7 @@
 
 Promises: a row that ten operations of the batch changed is encoded once, as the last of them wants it. Table, garbage and pin rows get
 the record's lsn here, and only here (a pin's also in its operation's ``rows``, for its caller). The digest after the record is that of
-the state after its rows. Leaves out: bytes of the record (``chunkstore_journal``), the order of the steps (``commit_queue``).
+the state after its rows.
 """
 
 from __future__ import annotations

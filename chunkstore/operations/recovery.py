@@ -6,8 +6,6 @@ Promises
 * A deposed owner never climbs (A1); before it reports ``OutcomeUnknown`` it tries for ``resolve_s`` to learn the outcome (A5).
 * A failure of the cache never makes a committed operation "not happened" (A12): the cache is rebuilt from the journal.
 * No caller meets an error because of a roll: new operations wait, the queue drains, or the roll is put off.
-
-Leaves out: when to roll (``maintenance``), the take-over itself (``chunkstore_journal``).
 """
 
 from __future__ import annotations

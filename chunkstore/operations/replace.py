@@ -3,7 +3,6 @@
 Promises: only if the list still names the very chunks, which are closed and whose ids are never used again: so what was copied from
 them is what the range says, whatever happened to the segment meanwhile. Five rows and one for each further new chunk (rows
 of block borders apart), however long the run is. It leaves the list as one range of garbage, linked as it was.
-Leaves out: which chunks, and writing their bytes.
 """
 
 from __future__ import annotations

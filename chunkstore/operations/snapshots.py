@@ -2,7 +2,6 @@
 
 Promises: one at a time, next to commits; the note is committed after the snapshot was read back, and LATEST points to it after
 that. What is due is taken in a task of its own, since it may take an hour; after a failure ever longer pauses are made.
-Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``).
 """
 
 from __future__ import annotations

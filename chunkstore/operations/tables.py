@@ -1,7 +1,6 @@
 """``store.table(namespace)``: journaled key-value rows, for the owner and for replicas; ``store.session(...)`` as the owner holds it.
 
 Promises: every read shows one point of history; a change is one record, durable and fenced when it returns.
-Leaves out: several changes in one record (``Store.commit``); what writes a session's chunks (``chunkstore.sessions``).
 """
 
 from __future__ import annotations

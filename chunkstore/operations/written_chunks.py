@@ -1,7 +1,7 @@
 """Chunks that were written before the commit that takes them into a list: sessions' chunks, and those that replace others.
 
 Promises: a chunk enters metadata once, and only if the storage has it in its length. The storage is looked at before any lock is held;
-under the locks only rows are, and whether a collection has deleted one since. Leaves out: where in a list (``attach``, ``replace``).
+under the locks only rows are, and whether a collection has deleted one since.
 """
 
 from __future__ import annotations
