@@ -1,14 +1,15 @@
-"""Sessions at the owner (protocol A9): opening and ending them, and attaching the chunks they wrote to a segment.
+"""Sessions at the owner (protocol A9): opening and ending them, attaching the chunks they wrote to a segment, and staging those that are
+too many for one record.
 
-Promises: a session is a committed record; attaching and ending are one record, so they are ordered by history, and an attach
-that names an ended session is refused.
+Promises: a session is a committed record; attaching and ending are one record, so they are ordered by history, and an attach that names
+an ended session is refused. Each staged run becomes a sealed segment whose name says which chunks of which session, so that to stage
+the same again is no change. What no commit has taken when its session ends, a collection makes garbage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from chunkstore.errors import Damaged
@@ -42,7 +43,6 @@ __all__ = [
 ]
 
 _DROPPED_AT_ONCE: Final = 1_000
-_FIRST, _BEHIND = segment_key("\0staged/"), segment_key("\0staged0")
 
 
 def stage(container: OwnedContainer, session_id: int, runs: Sequence[tuple[SessionChunk, ...]]) -> None:
@@ -52,36 +52,35 @@ def stage(container: OwnedContainer, session_id: int, runs: Sequence[tuple[Sessi
     another length; too many for a record), and the errors of commits. Retry: safe.
     """
     named = {staged_name(session_id, (item.id for item in run)): run for run in runs}
-    adds = sum(item.length for run in runs for item in run)
     with existence_checked(container, (item.id for run in runs for item in run)) as look:
-        plan = partial(_plan, container, look, session_id, named)
+
+        def plan(changes: ChangeSet) -> None:
+            for name, run in named.items():
+                if changes.find(name) is None:
+                    plan_create(changes, name, container.settings.default_rolling, {})
+                    plan_attach(look, changes, name, session_id, run, expected_offset=0)
+                    plan_seal(changes, name)
+
+        adds = sum(item.length for run in runs for item in run)
         commit_changes(container, named, plan, tables=True, adds=adds)
-
-
-def _plan(
-    container: OwnedContainer,
-    look: ExistenceCheck,
-    session_id: int,
-    named: dict[str, tuple[SessionChunk, ...]],
-    changes: ChangeSet,
-) -> None:
-    for name, run in named.items():
-        if changes.find(name) is None:
-            plan_create(changes, name, container.settings.default_rolling, {})
-            plan_attach(look, changes, name, session_id, run, expected_offset=0)
-            plan_seal(changes, name)
 
 
 def drop_staged(container: OwnedContainer) -> None:
     """Make garbage of staged segments whose sessions have ended: a commit can take them no more. Raises the errors of commits."""
     while names := container.look(_left_over):
-        commit_changes(container, names, partial(_plan_drop, names))
+
+        def plan(changes: ChangeSet, names: Sequence[str] = names) -> None:
+            for name in names:
+                if changes.find(name) is not None:
+                    plan_delete(changes, name)
+
+        commit_changes(container, names, plan)
 
 
 def _left_over(view: MetadataView) -> list[str]:
-    """The next ones. A session that has ended stays so, and segments of such names are made while it is open."""
+    # A session that has ended stays so, and segments of such names are made while it is open.
     found: list[str] = []
-    for key, raw in view.scan(_FIRST, _BEHIND):
+    for key, raw in view.scan(segment_key("\0staged/"), segment_key("\0staged0")):
         with suppress(Damaged):  # a check names it
             name = decode_segment(repr(key), raw).name
             session_id = staged_session(name)
@@ -90,12 +89,6 @@ def _left_over(view: MetadataView) -> list[str]:
         if len(found) == _DROPPED_AT_ONCE:
             break
     return found
-
-
-def _plan_drop(names: Sequence[str], changes: ChangeSet) -> None:
-    for name in names:
-        if changes.find(name) is not None:
-            plan_delete(changes, name)
 
 
 def list_sessions(view: MetadataView) -> list[OpenSession]:

@@ -9,8 +9,7 @@ Promises
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
-from functools import partial
+from contextlib import ExitStack, closing
 from typing import TypeVar
 
 from chunkstore import runtime
@@ -32,12 +31,12 @@ from chunkstore.journal import RecordKind
 from chunkstore.metadata.blocks import last_row_key
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
-from chunkstore.metadata.port import MetadataView, Op
+from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.append_plan import PlannedAppend, plan_inline, write_pieces
 from chunkstore.operations.backlog import Arrival
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
-from chunkstore.operations.pending import NOT_LOADED, PendingOp, PendingSegment, RowRecord, Stale, Tail
+from chunkstore.operations.pending import NOT_LOADED, PendingOp, PendingSegment, Stale, Tail
 from chunkstore.records.blocks import BLOCK_BYTES
 from chunkstore.records.names import NO_CHUNK, chunk_segment
 from chunkstore.records.segments import ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
@@ -59,52 +58,36 @@ def commit_changes(
     be called several times. ``adds``: bytes of chunks, or 0 for rows alone, that safe mode refuses. Raises what planning raises, and the
     errors of commits."""
     deadline = container.deadline()
-    attempt = partial(_attempt, container, sorted(set(names)), plan, deadline, tables)
+
+    def attempt(owned: OwnedEpoch) -> tuple[PendingOp | None, T]:
+        by_name = owned.segments.by_name
+        states = {name: by_name.get(name) or owned.segments.find(name) for name in sorted(set(names))}
+        with ExitStack() as turns:
+            for state in states.values():
+                _take(turns, state.turn, deadline, state.name)
+            while True:
+                with ExitStack() as locks:
+                    for state in states.values():
+                        _take(locks, state.lock, deadline, state.name)
+                        if by_name.get(state.name) is not state:
+                            raise Stale
+                    undecided = next((op for state in states.values() if (op := state.undecided())), None)
+                    if undecided is None:
+                        if tables:
+                            _take(locks, owned.tables.lock, deadline, "the tables")
+                        with container.bounded(deadline):
+                            return _plan_and_enter(container, owned, states, plan, deadline)
+                # Without the locks, which others need, but with the turns: no later operation overtakes.
+                if not owned.queue.wait_decided(undecided, deadline):
+                    deadline.fail("waiting for an earlier operation")
+
     return container.run(attempt, deadline, adds)
 
 
-def _attempt(
-    container: OwnedContainer,
-    names: list[str],
-    plan: Callable[[ChangeSet], T],
-    deadline: Deadline,
-    tables: bool,
-    owned: OwnedEpoch,
-) -> tuple[PendingOp | None, T]:
-    by_name = owned.segments.by_name
-    states = {name: by_name.get(name) or owned.segments.find(name) for name in names}
-    turns: list[runtime.Lock] = []
-    try:
-        for state in states.values():
-            _take(turns, state.turn, deadline, state.name)
-        while True:
-            locks: list[runtime.Lock] = []
-            try:
-                for state in states.values():
-                    _take(locks, state.lock, deadline, state.name)
-                    if by_name.get(state.name) is not state:
-                        raise Stale
-                undecided = next((op for state in states.values() if (op := state.undecided())), None)
-                if undecided is None:
-                    if tables:
-                        _take(locks, owned.tables.lock, deadline, "the tables")
-                    with container.bounded(deadline):
-                        return _plan_and_enter(container, owned, states, plan, deadline)
-            finally:
-                for lock in locks:
-                    lock.release()
-            # Without the locks, which others need, but with the turns: no later operation overtakes.
-            if not owned.queue.wait_decided(undecided, deadline):
-                deadline.fail("waiting for an earlier operation")
-    finally:
-        for lock in turns:
-            lock.release()
-
-
-def _take(taken: list[runtime.Lock], lock: runtime.Lock, deadline: Deadline, name: str) -> None:
+def _take(taken: ExitStack, lock: runtime.Lock, deadline: Deadline, name: str) -> None:
     if not lock.acquire(False):
         deadline.acquire(lock, f"the lock of {name!r}")
-    taken.append(lock)
+    taken.callback(lock.release)
 
 
 def _plan_and_enter(
@@ -116,17 +99,16 @@ def _plan_and_enter(
 ) -> tuple[PendingOp | None, T]:
     if container.draining or owned.queue.ended:
         raise Stale  # before anything is written
-    generation = owned.queue.generation
     for state in states.values():
         state.settle_write()
     with closing(ChangeSet(owned, states)) as changes:
+        op = changes.op
         result = plan(changes)
-        if not changes.headers and changes.kind is RecordKind.OPS:
+        if not op.headers and op.kind is RecordKind.OPS:
             return None, result
-        segments, sync_names = tuple(states.values()), changes.sync_names
         if changes.appends:
-            for state in segments:
-                state.generation, state.writing = NOT_LOADED, changes.rows
+            for state in op.segments:
+                state.generation, state.writing = NOT_LOADED, op.rows
         for planned, data in changes.appends:
             try:
                 write_pieces(container, planned, data, deadline)
@@ -134,13 +116,9 @@ def _plan_and_enter(
                 # The tail differs from its record: it is closed for ever; plan again, with a new chunk.
                 raise Stale from error
             if owned.appendable:
-                sync_names.extend(planned.targets)
-        headers, rows = changes.headers, changes.rows
-        op = PendingOp(headers, rows, segments, tuple(sync_names), generation, changes.kind, changes.notes)
-        op.garbage, op.table_keys, op.reshapes = changes.garbage, tuple(changes.table_keys), True
-        op.inline, op.inline_bytes, op.counts = changes.inline, changes.inline_bytes, changes.counts
-        outcomes = [changes.outcome(state) for state in segments]
-        for state in segments:
+                changes.sync_names.extend(planned.targets)
+        outcomes = [changes.outcome(state) for state in op.segments]
+        for state in op.segments:
             state.unload()
         try:
             owned.tables.remember(op)
@@ -152,8 +130,8 @@ def _plan_and_enter(
             # Interrupted: whether it is queued is unknown, and what depends on it must not wait for ever.
             owned.end(unexpected(error))
             raise
-        for state, outcome in zip(segments, outcomes, strict=True):
-            state.advance(*outcome, generation)
+        for state, outcome in zip(op.segments, outcomes, strict=True):
+            state.advance(*outcome, op.generation)
     return op, result
 
 
@@ -164,26 +142,22 @@ class ChangeSet:
         self.owned = owned
         self._view: MetadataView | None = None
         self.states = states
-        self.rows: dict[bytes, RowRecord] = {}
-        self.headers: list[Op] = []
-        self.kind = RecordKind.OPS
-        """Of the record; another kind says what it is about in ``notes`` instead of ``headers``."""
-        self.notes: tuple[object, ...] = ()
-        self.garbage: list[GarbageRecord] = []
+        op = self.op = PendingOp([], {}, tuple(states.values()), [], owned.queue.generation, reshapes=True)
+        """What the changes come to. A record of another kind than OPS says what it is about in ``notes`` instead of ``headers``."""
+        self.rows = op.rows
+        self.headers = op.headers
+        self.garbage = op.garbage
+        self.table_keys = op.table_keys
+        self.counts = op.counts
+        self.sync_names: list[str] = []
+        """Objects that were written before the commit, to be made durable first."""
+        op.sync_names = self.sync_names
         self.appends: list[tuple[PlannedAppend, BytesLike]] = []
-        self.inline: list[tuple[bytes, bytes]] = []
-        """Of appends whose bytes go into the record: the keys of their extents, and the bytes."""
-        self.counts: list[Arrival] = []
-        """What the commit adds to the extents that wait to be spilled."""
         self._extents: set[bytes] = set()
-        self.inline_bytes: int = 0
         self._appended: dict[str, tuple[SegmentRecord, Tail]] = {}
         """What planned appends make of their segments, for as long as nothing else changes those."""
-        self.sync_names: list[str] = []
-        """Objects that were written before this was planned, to be made durable first."""
         self._chunks_planned = 0
         self.now_ms: int = runtime.now_ms()
-        self.table_keys: list[bytes] = []
         self.conditional_keys: set[bytes] = set()
         self.mentioned_keys: set[bytes] = set()
         self._restructured: set[int] = set()
@@ -275,8 +249,8 @@ class ChangeSet:
             self.count_chunks(1)
             self.restructure(segment.id)
         self._extents.add(planned.segment.last_chunk)
-        self.inline.append((chunk_key(planned.segment.last_chunk), data))
-        self.inline_bytes += len(data)
+        self.op.inline.append((chunk_key(planned.segment.last_chunk), data))
+        self.op.inline_bytes += len(data)
         self.counts.append(Arrival(segment.name, len(data), not extends))
         self._add(planned)
 

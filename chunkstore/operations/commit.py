@@ -111,7 +111,7 @@ def _plan_append(container: OwnedContainer, planned: ChangeSet, change: Append) 
     if len(data) == 0:
         return segment.length
     _, tail = planned.outcome(planned.states[change.name])
-    if container.takes_inline(segment, tail, data) and planned.inline_bytes + len(data) <= LIMITS.batch_bytes_max:
+    if container.takes_inline(segment, tail, data) and planned.op.inline_bytes + len(data) <= LIMITS.batch_bytes_max:
         planned.append_inline(segment, tail, bytes(data))
         return segment.length
     planned.append(plan_on_tail(planned.owned, segment, tail, data, planned.now_ms), data)

@@ -151,18 +151,18 @@ class PendingOp:
     headers: list[Op]
     rows: dict[bytes, RowRecord]
     segments: tuple[PendingSegment, ...]
-    sync_names: tuple[str, ...]
+    sync_names: Sequence[str]
     generation: int
     kind: RecordKind = RecordKind.OPS
     notes: tuple[object, ...] = ()
     garbage: list[GarbageRecord] = field(default_factory=list)
-    table_keys: tuple[bytes, ...] = ()
+    table_keys: list[bytes] = field(default_factory=list)
     written: bool = True
-    inline: Sequence[tuple[bytes, bytes]] = ()
+    inline: list[tuple[bytes, bytes]] = field(default_factory=list)
     """The keys of the extents whose bytes the record takes along, and the bytes, in order; those of one extent one after the other."""
     inline_bytes: int = 0
     """How many bytes that are."""
-    counts: Sequence[Arrival] = ()
+    counts: list[Arrival] = field(default_factory=list)
     """What it adds to the extents that wait to be spilled."""
     reshapes: bool = False
     """Whether its segments' lists of chunks may change by more than a longer last chunk."""
