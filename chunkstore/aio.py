@@ -121,7 +121,7 @@ class Face:
         found = getattr(self.wrapped, name)
         if not callable(found):
             return _faced(found, self._host)
-        call: Callable[..., Coroutine[Any, Any, Any]] = partial(_read_with_retry, self._host, found)
+        call: Callable[..., Coroutine[Any, Any, Any]] = partial(_call_in_thread, self._host, found)
         if name == "wait" and isinstance(self.wrapped, ReadableContainer):
             call = self._wait
         elif name == "append" and isinstance(self.wrapped, StorageWriter):
@@ -133,7 +133,7 @@ class Face:
         return lambda *arguments, **named: Call(call(*arguments, **named))
 
     def __getitem__(self, name: SegmentRef) -> Call:
-        return Call(_read_with_retry(self._host, self.wrapped.__getitem__, name))
+        return Call(_call_in_thread(self._host, self.wrapped.__getitem__, name))
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,11 +190,11 @@ class Face:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + check_timeout(wait_for_segment_s, "wait_for_segment_s")
         while (left_s := end_s - loop.time()) > 0:
-            info, pause_s = await _read_with_retry(self._host, self.wrapped._poll_segment, segment)
+            info, pause_s = await _call_in_thread(self._host, self.wrapped._poll_segment, segment)
             if info is not None:
                 break
             await asyncio.sleep(min(pause_s, left_s))
-        return await _read_with_retry(self._host, self.wrapped.reader, segment, **named)
+        return await _call_in_thread(self._host, self.wrapped.reader, segment, **named)
 
     async def _fetch(self, call: Callable[[], Any], what: tuple[Any, ...] = ()) -> Any:
         if self._fetching is not None and what != self._fetched:
@@ -218,14 +218,14 @@ class Face:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 return await self._host.waits().add(segment, offset, refresh=True)
-        return cast(SegmentInfo, await _read_with_retry(self._host, self.wrapped.wait, segment, offset, 0))
+        return cast(SegmentInfo, await _call_in_thread(self._host, self.wrapped.wait, segment, offset, 0))
 
     async def _append(self, data: BytesLike, *, timeout_s: float | None = None) -> asyncio.Future[int]:
         loop, limit_s = asyncio.get_running_loop(), self.wrapped.limit_s(timeout_s)
         end_s = loop.time() + limit_s
         while True:
             room = asyncio.Event()
-            queued = await _read_with_retry(self._host, self.wrapped.offer, data, partial(_post, loop, room.set))
+            queued = await _call_in_thread(self._host, self.wrapped.offer, data, partial(_post, loop, room.set))
             if queued is not None:
                 return cast(asyncio.Future[int], queued)
             try:
@@ -395,7 +395,7 @@ def _checked(threads: int) -> int:
 async def _open(count: int, do: Callable[[], Any]) -> Face:
     host = _Host(count)
     try:
-        opened = await _read_with_retry(host, do)
+        opened = await _call_in_thread(host, do)
     except BaseException:
         host.close()
         raise
@@ -403,7 +403,7 @@ async def _open(count: int, do: Callable[[], Any]) -> Face:
     return Face(opened.wrapped, host)
 
 
-async def _read_with_retry(host: _Host, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+async def _call_in_thread(host: _Host, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Run it in a thread. Raises what it raises, and as ``_Host.submit``."""
     under_way = host.submit(partial(method, *arguments, **named))
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from chunkstore import parts
 from chunkstore.config import OptimiserPolicy, Settings
@@ -141,25 +141,61 @@ def open_store_on(
 
     ``close_storage``: it is closed with the store, or at once if this fails.
     """
-    from chunkstore_bindings.wrappers.probe import probe_storage
+    from chunkstore_bindings.wrappers.probe import confirm_storage
     from chunkstore_bindings.wrappers.wrapping import guarded
-    from chunkstore_journal.container import container_missing, create_container, find_format
+    from chunkstore_journal.asks import StoredAsks
+    from chunkstore_journal.container import check_writable
+    from chunkstore_journal.lease import wait_politely
+    from chunkstore_journal.objects import encode_format
+    from chunkstore_journal.service import ContainerJournal
 
     with closed_if_this_fails(storage.close if close_storage else None):
-        chosen = parts.checked_settings(settings)
-        names = ContainerNames(container)
+        chosen, names = parts.checked_settings(settings), ContainerNames(container)
         _check_ownership(observer, optimiser, accept_rollback)
         check_flags(create=create)
         patience_s = check_patience(wait_s, take_over)
         storage = guarded(storage)
-        format_ = find_format(storage, names)
-        created = format_ is None
-        if format_ is None:
-            if not create:
-                raise container_missing(storage, names)
-            format_ = create_container(storage, names, chosen, probe=probe_storage)
-        claim = _Claim(parts.ContainerParts(storage, names, format_.uuid, chosen, cache), format_, close_storage)
-        return claim.own(observer, optimiser, patience_s, accept_rollback=accept_rollback, created=created)
+        format_, created = _find_or_create(storage, names, chosen, create=create)
+        check_writable(storage, format_, chosen)
+        lease = wait_politely(storage, names, chosen, patience_s)
+        if not created:
+            Reserve(storage, names, chosen).make_room()  # for the claim
+            confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
+        own = parts.ContainerParts(storage, names, format_.uuid, chosen, cache)
+        made = own.make_cache("owner")
+        mine = made if cache is None else None
+        with closed_if_this_fails(mine.close if mine is not None else None):
+            service = ContainerJournal(storage, names, format_, made, chosen)
+            ownership = service.take_over(own=None, lease=lease, accept_rollback=accept_rollback)
+            try:
+                return ChunkedSegmentStorage(
+                    own,
+                    service,
+                    ownership,
+                    observer=observer,
+                    optimiser=optimiser,
+                    asks=StoredAsks(storage, names, format_.uuid),
+                    importer=_importer(chosen),
+                    on_close=parts.closers(mine, storage if close_storage else None),
+                )
+            except BaseException:
+                ownership.journal.close()
+                ownership.store.close(clean=False)
+                raise
+
+
+def _find_or_create(
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, *, create: bool
+) -> tuple[Any, bool]:
+    """The container's FORMAT (of ``chunkstore_journal``), and whether it was made just now."""
+    from chunkstore_bindings.wrappers.probe import probe_storage
+    from chunkstore_journal.container import container_missing, create_container, find_format
+
+    if (found := find_format(storage, names)) is not None:
+        return found, False
+    if not create:
+        raise container_missing(storage, names)
+    return create_container(storage, names, settings, probe=probe_storage), True
 
 
 def follow_container(
@@ -308,59 +344,6 @@ def _check_ownership(observer: object, optimiser: object, accept_rollback: objec
         raise InvalidArgument(
             f"optimiser must be a chunkstore.OptimiserPolicy, not {type(optimiser).__name__}", argument="optimiser"
         )
-
-
-class _Claim(NamedTuple):
-    """A container that is there, and what is about to own it."""
-
-    parts: parts.ContainerParts
-    format: Any
-    """Its FORMAT, of ``chunkstore_journal``."""
-    close_storage: bool
-
-    def own(
-        self,
-        observer: Observer | None,
-        optimiser: OptimiserPolicy | None,
-        patience_s: float | None,
-        *,
-        accept_rollback: bool,
-        created: bool = False,
-    ) -> ChunkedSegmentStorage:
-        """Take over and serve. ``patience_s``: see ``check_patience``."""
-        from chunkstore_bindings.wrappers.probe import confirm_storage
-        from chunkstore_journal.asks import StoredAsks
-        from chunkstore_journal.container import check_writable
-        from chunkstore_journal.lease import wait_politely
-        from chunkstore_journal.objects import encode_format
-        from chunkstore_journal.service import ContainerJournal
-
-        storage, names, format_, settings = self.parts.storage, self.parts.names, self.format, self.parts.settings
-        check_writable(storage, format_, settings)
-        lease = wait_politely(storage, names, settings, patience_s)
-        if not created:
-            Reserve(storage, names, settings).make_room()  # for the claim
-            confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
-        cache = self.parts.make_cache("owner")
-        mine = cache if self.parts.cache is None else None
-        with closed_if_this_fails(mine.close if mine is not None else None):
-            service = ContainerJournal(storage, names, format_, cache, settings)
-            ownership = service.take_over(own=None, lease=lease, accept_rollback=accept_rollback)
-            try:
-                return ChunkedSegmentStorage(
-                    self.parts,
-                    service,
-                    ownership,
-                    observer=observer,
-                    optimiser=optimiser,
-                    asks=StoredAsks(storage, names, format_.uuid),
-                    importer=_importer(settings),
-                    on_close=parts.closers(mine, storage if self.close_storage else None),
-                )
-            except BaseException:
-                ownership.journal.close()
-                ownership.store.close(clean=False)
-                raise
 
 
 def _importer(

@@ -6,7 +6,8 @@ A binding is imported when a bucket needs it, never before; credentials in a URL
 from __future__ import annotations
 
 from chunkstore.errors import InvalidArgument
-from chunkstore.registry import Root, path_of, root_url, shown, without_extra
+from chunkstore.records.logs import without_credentials
+from chunkstore.registry import Root, path_of, root_url, without_extra
 from chunkstore_bindings.bucket.port import Bucket
 
 __all__ = ["open_bucket"]
@@ -35,4 +36,4 @@ def open_bucket(place: Root) -> Bucket:
     except ModuleNotFoundError as error:
         raise without_extra(scheme, error) from error
     remedy = "write a path, s3://BUCKET/PREFIX, file:///absolute/path or hdfs://HOST:HTTPPORT/PATH"
-    raise InvalidArgument(f"{shown(url)!r} is no bucket's URL; {remedy}", argument="url")
+    raise InvalidArgument(f"{without_credentials(url)!r} is no bucket's URL; {remedy}", argument="url")

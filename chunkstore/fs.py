@@ -25,8 +25,9 @@ from chunkstore.engine.writer import StorageWriter
 from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound, SegmentSealed, Unsupported
 from chunkstore.following import open_replica
 from chunkstore.records.arguments import SegmentHandle
+from chunkstore.records.logs import without_credentials
 from chunkstore.records.segments import SegmentInfo
-from chunkstore.registry import Root, root_url, shown
+from chunkstore.registry import Root, root_url
 
 if TYPE_CHECKING:  # fsspec has no types
 
@@ -155,7 +156,8 @@ class _Shared:
     def configure(self, options: dict[str, Any]) -> None:
         """Take these options for the next opening. Raises ``InvalidArgument`` where it is open with others."""
         if options != self.options and (self._owner or self._replica):
-            text = f"container {self._container!r} of {shown(str(self._root))} is open in this process with other options: close that one"
+            root = without_credentials(str(self._root))
+            text = f"container {self._container!r} of {root} is open in this process with other options: close that one"
             raise InvalidArgument(text, argument="storage_options")
         self.options = options
 

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument, Unsupported
+from chunkstore.records.logs import without_credentials
 from chunkstore.storage import ChunkStorage
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
     "path_of",
     "require_known_place",
     "root_url",
-    "shown",
     "without_extra",
 ]
 
@@ -88,7 +88,9 @@ def _open_binding(scheme: str, root_url: str, settings: Settings) -> ChunkStorag
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=scheme):
         maker = cast("Callable[[str, Settings], ChunkStorage]", entry.load())
         return maker(root_url, settings)
-    raise InvalidArgument(f"no binding for {scheme}:// roots ({shown(root_url)!r}); {_EXAMPLES}", argument="root")
+    raise InvalidArgument(
+        f"no binding for {scheme}:// roots ({without_credentials(root_url)!r}); {_EXAMPLES}", argument="root"
+    )
 
 
 def _wrapped(storage: ChunkStorage, scheme: str, settings: Settings) -> ChunkStorage:
@@ -114,16 +116,6 @@ def _wrapped(storage: ChunkStorage, scheme: str, settings: Settings) -> ChunkSto
     return storage
 
 
-def shown(root_url: str) -> str:
-    """The URL as it may appear in a message: without user, password and query."""
-    head, separator, rest = root_url.partition("://")
-    if not separator:
-        return root_url
-    rest = rest.partition("?")[0]
-    host, slash, path = rest.partition("/")
-    return f"{head}://{host.rpartition('@')[2]}{slash}{path}"
-
-
 def require_known_place(root_url: str) -> None:
     """Raise ``InvalidArgument`` unless the root that an export says it is of may be opened: it is compared by its uuid once it is open.
 
@@ -132,7 +124,8 @@ def require_known_place(root_url: str) -> None:
     scheme, _, rest = root_url.partition("://")
     host = rest.partition("/")[0]
     if scheme.lower() not in _KNOWN or "?" in rest or "@" in host or _CONTROL.search(root_url):
-        text = f"the export says it is of {shown(root_url)}, which is not opened for that: say where the container is (--from)"
+        shown = without_credentials(root_url)
+        text = f"the export says it is of {shown}, which is not opened for that: say where the container is (--from)"
         raise InvalidArgument(text, argument="root")
 
 
@@ -149,22 +142,24 @@ def path_of(root_url: str) -> str:
     try:
         parts = urlsplit(root_url)
     except ValueError as error:
-        raise InvalidArgument(f"root {shown(root_url)!r} is not a URL: {error}", argument="root") from error
+        raise InvalidArgument(
+            f"root {without_credentials(root_url)!r} is not a URL: {error}", argument="root"
+        ) from error
     if parts.netloc not in ("", "localhost"):
         raise InvalidArgument(
-            f"root {shown(root_url)!r} names the host {parts.netloc.rpartition('@')[2]!r}; a path on this machine has "
+            f"root {without_credentials(root_url)!r} names the host {parts.netloc.rpartition('@')[2]!r}; a path on this machine has "
             "three slashes: file:///absolute/path",
             argument="root",
         )
     if parts.query or parts.fragment or root_url[-1] in "?#":
         raise InvalidArgument(
-            f"root {shown(root_url)!r}: write '?' as %3F and '#' as %23 in the path; a file root takes no options",
+            f"root {without_credentials(root_url)!r}: write '?' as %3F and '#' as %23 in the path; a file root takes no options",
             argument="root",
         )
     path = unquote(parts.path, errors="surrogateescape")
     if not path.startswith("/") or "\0" in path:
         raise InvalidArgument(
-            f"root {shown(root_url)!r} needs an absolute path: file:///absolute/path", argument="root"
+            f"root {without_credentials(root_url)!r} needs an absolute path: file:///absolute/path", argument="root"
         )
     return path
 
@@ -172,7 +167,9 @@ def path_of(root_url: str) -> str:
 def _open_memory(root_url: str) -> ChunkStorage:
     name = root_url.partition("://")[2]
     if not name or "?" in name or "#" in name or "@" in name:
-        raise InvalidArgument(f"root {shown(root_url)!r}: write memory://NAME, without options", argument="root")
+        raise InvalidArgument(
+            f"root {without_credentials(root_url)!r}: write memory://NAME, without options", argument="root"
+        )
 
     from chunkstore_bindings.memory import MemoryChunkStorage
 

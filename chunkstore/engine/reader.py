@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Literal, Protocol, Self, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from chunkstore import runtime
+from chunkstore.config import MIB
 from chunkstore.engine.segment_file import SegmentFile, SkippedRange
 from chunkstore.errors import (
     BadOffset,
@@ -28,10 +29,10 @@ from chunkstore.errors import (
     SegmentTruncated,
     StorageUnavailable,
 )
-from chunkstore.records.arguments import SegmentHandle, check_number
+from chunkstore.records.arguments import SegmentHandle, check_flags, check_number
 from chunkstore.records.segments import SegmentInfo
 
-__all__ = ["OnDamage", "SkippedRange", "StorageReader", "check_reader", "gone"]
+__all__ = ["OnDamage", "ReadPlan", "SkippedRange", "StorageReader", "gone"]
 
 OnDamage = Literal["raise", "skip"]
 
@@ -60,23 +61,33 @@ def gone(segment: str, offset: int) -> SegmentNotFound:
     return SegmentNotFound(segment, f"{text}; at_lsn opens an earlier state, which may hold the rest")
 
 
-def check_reader(
-    start: object, stop: object, prefetch_bytes: object, piece_bytes: object, on_damage: object = "raise"
-) -> None:
-    """Check a reader's arguments. Raises ``InvalidArgument``."""
-    for value, argument in (
-        (0 if start is None else start, "start"),
-        (0 if stop is None else stop, "stop"),
-        (prefetch_bytes, "prefetch_bytes"),
-    ):
-        check_number(value, argument)
-    if type(piece_bytes) is not int or not _PIECE_BYTES_MIN <= piece_bytes <= _PIECE_BYTES_MAX:
-        raise InvalidArgument(
-            f"piece_bytes must be from {_PIECE_BYTES_MIN} to {_PIECE_BYTES_MAX}, not {piece_bytes!r}",
-            argument="piece_bytes",
-        )
-    if on_damage not in ("raise", "skip"):
-        raise InvalidArgument(f"on_damage must be 'raise' or 'skip', not {on_damage!r}", argument="on_damage")
+class ReadPlan(NamedTuple):
+    """What a reader reads, and how far ahead; its fields: arguments of ``reader``."""
+
+    start: int | None = None
+    stop: int | None = None
+    prefetch_bytes: int = 8 * MIB
+    follow: bool = False
+    piece_bytes: int = MIB
+    on_damage: OnDamage = "raise"
+
+    def end(self, offset: int) -> int:
+        """``offset``, or ``stop`` where that is lower."""
+        return offset if self.stop is None else min(self.stop, offset)
+
+    def check(self) -> None:
+        """Raise ``InvalidArgument`` unless all is in range."""
+        check_number(0 if self.start is None else self.start, "start")
+        check_number(0 if self.stop is None else self.stop, "stop")
+        check_number(self.prefetch_bytes, "prefetch_bytes")
+        check_flags(follow=self.follow)
+        piece: object = self.piece_bytes
+        if type(piece) is not int or not _PIECE_BYTES_MIN <= piece <= _PIECE_BYTES_MAX:
+            text = f"piece_bytes must be from {_PIECE_BYTES_MIN} to {_PIECE_BYTES_MAX}, not {piece!r}"
+            raise InvalidArgument(text, argument="piece_bytes")
+        if self.on_damage not in ("raise", "skip"):
+            text = f"on_damage must be 'raise' or 'skip', not {self.on_damage!r}"
+            raise InvalidArgument(text, argument="on_damage")
 
 
 class StorageReader(SegmentFile):
@@ -93,49 +104,37 @@ class StorageReader(SegmentFile):
         store: _Readable,
         info: SegmentInfo,
         wait: _Wait,
+        plan: ReadPlan,
         *,
-        start: int,
-        stop: int | None,
-        prefetch_bytes: int,
-        follow: bool,
-        piece_bytes: int,
-        on_damage: OnDamage = "raise",
         remote: bool = False,
     ) -> None:
-        check_reader(start, stop, prefetch_bytes, piece_bytes, on_damage)
+        start = info.start_offset if plan.start is None else plan.start
         handle = SegmentHandle(info.name, info.id, False)
         if start < info.start_offset:
             raise SegmentTruncated(handle.name, start_offset=info.start_offset, offset=start)
-        if start > info.length and not follow:
+        if start > info.length and not plan.follow:
             raise BadOffset(handle.name, expected=info.length, given=start)
         self.segment: SegmentHandle = handle
         self.name: str = handle.name
         self._store = store
-        self._stop = stop
+        self._plan = plan
         self._wait = partial(wait, handle)
         self.skipped: list[SkippedRange] = []
-        self._make_pieces = partial(
-            _Pieces,
-            partial(store.read, handle),
-            self._wait,
-            stop=stop,
-            piece_bytes=piece_bytes,
-            skip=on_damage == "skip",
-        )
-        self._ahead_max = max(1, prefetch_bytes // piece_bytes) if prefetch_bytes else 0
+        self._read_at = partial(store.read, handle)
+        self._ahead_max = max(1, plan.prefetch_bytes // plan.piece_bytes) if plan.prefetch_bytes else 0
         self._ways_max = min(_REMOTE_WAYS if remote else 1, self._ahead_max)
-        self._piece_bytes = piece_bytes
         self._tasks: list[runtime.Task] = []
         self._retired: list[runtime.Task] = []
         self._reads_ahead = True
-        self._begin(start, info.length, follow=follow)
+        self._begin(start, info.length, follow=plan.follow)
 
     def _begin(self, start: int, length: int, *, follow: bool) -> None:
         self.follows: bool = follow
-        self._pieces = self._make_pieces(start=start, follow=follow, known_end=length)
-        pieces_left = -(-((length if self._stop is None else min(self._stop, length)) - start) // self._piece_bytes)
+        plan = self._plan = self._plan._replace(start=start, follow=follow)
+        self._pieces = _Pieces(self._read_at, self._wait, plan, start, length)
+        pieces_left = -(-(plan.end(length) - start) // plan.piece_bytes)
         self._ways = max(1, min(self._ways_max, pieces_left))
-        self._is_ahead = length - start >= self._piece_bytes  # of a polled or sought reader: whether to read ahead
+        self._is_ahead = length - start >= plan.piece_bytes  # of a polled or sought reader: whether to read ahead
         self._ended = False
         self.error: ChunkstoreError | None = None
         self._held, self._low = b"", 0
@@ -182,8 +181,7 @@ class StorageReader(SegmentFile):
         return self._pieces.closed
 
     def _end(self) -> int:
-        length = self._wait(0, 0.0, bool).length
-        return length if self._stop is None else min(self._stop, length)
+        return self._plan.end(self._wait(0, 0.0, bool).length)
 
     def _go_to(self, offset: int, *, follow: bool) -> None:
         former = self._pieces
@@ -229,7 +227,7 @@ class StorageReader(SegmentFile):
             return pieces.read(self.fetched_to)
         if not self._is_ahead and not (pieces.waits and self._reads_ahead):
             item = pieces.read(self.fetched_to)
-            if isinstance(item, bytes) and len(item) == self._piece_bytes:
+            if isinstance(item, bytes) and len(item) == self._plan.piece_bytes:
                 self._is_ahead = True
                 pieces.go_on(self.fetched_to + len(item))
             return item
@@ -271,20 +269,14 @@ class _Pieces:
         self,
         read_at: Callable[[int, int], bytes],
         wait_at: Callable[[int, float, Callable[[], bool]], SegmentInfo],
-        *,
+        plan: ReadPlan,
         start: int,
-        stop: int | None,
-        follow: bool,
-        piece_bytes: int,
-        skip: bool,
         known_end: int,
     ) -> None:
         self._read_at = read_at
         self._wait_at = wait_at
-        self._stop = stop
-        self._follow = follow
-        self._piece_bytes = piece_bytes
-        self._skip = skip
+        self._plan = plan
+        self._piece_bytes = plan.piece_bytes
         self._condition = runtime.condition()
         self.known_end = known_end
         self._ahead: deque[_Ahead] = deque()
@@ -364,25 +356,25 @@ class _Pieces:
         """The buffer at ``position``, None at the end, or the error to raise there."""
         try:
             while True:
-                length = self._piece_bytes if self._stop is None else min(self._piece_bytes, self._stop - position)
+                length = self._plan.end(position + self._piece_bytes) - position
                 if length <= 0:
                     return None
                 try:
                     found = self._read_whole_blocks(position, length)
                 except BadOffset:
-                    if not self._follow:
+                    if not self._plan.follow:
                         raise
                     found = b""
                 if found:
                     return found
-                if not self._follow or self.closed:
+                if not self._plan.follow or self.closed:
                     return None
                 info = self._wait_at(position, _FOLLOW_WAIT_S if self.waits else 0.0, self._is_closed)
                 self._know_end(info.length)
                 if info.length <= position and (info.sealed or not self.waits):
                     return None if info.sealed else b""
         except SegmentNotFound as error:
-            return gone(error.segment, position) if self._follow else error
+            return gone(error.segment, position) if self._plan.follow else error
         except ChunkstoreError as error:
             return error
         except Exception as error:  # noqa: BLE001  (carried to the consuming thread)
@@ -404,9 +396,7 @@ class _Pieces:
             except Damaged as error:
                 if position < error.start < position + length:
                     length = error.start - position
-                elif self._skip and error.start <= position < error.stop:
-                    return SkippedRange(
-                        position, error.stop if self._stop is None else min(error.stop, self._stop), error
-                    )
+                elif self._plan.on_damage == "skip" and error.start <= position < error.stop:
+                    return SkippedRange(position, self._plan.end(error.stop), error)
                 else:
                     raise

@@ -15,7 +15,7 @@ from typing import Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
 from chunkstore.config import RetentionPolicy
-from chunkstore.engine.reader import OnDamage, StorageReader, check_reader
+from chunkstore.engine.reader import OnDamage, ReadPlan, StorageReader
 from chunkstore.engine.segment import SegmentView
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.metadata.pins import pinned_lsn, pins_at, read_pins
@@ -29,7 +29,6 @@ from chunkstore.records.arguments import (
     SegmentHandle,
     SegmentRef,
     check_buffer,
-    check_flags,
     check_listing,
     check_number,
     check_range,
@@ -345,27 +344,15 @@ class ReadableContainer:
         """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. With ``on_damage="skip"`` blocks that are damaged are
         left out, and named by the reader's ``skipped``. A segment that does not exist yet may appear within ``wait_for_segment_s``.
         Raises as ``read``. Retry: safe."""
-        check_reader(start, stop, prefetch_bytes, piece_bytes, on_damage)
-        check_flags(follow=follow)
+        plan = ReadPlan(start, stop, prefetch_bytes, follow, piece_bytes, on_damage)
+        plan.check()
         end_s = runtime.monotonic_s() + check_timeout(wait_for_segment_s, "wait_for_segment_s")
         while (left_s := end_s - runtime.monotonic_s()) > 0:
             found, pause_s = self._poll_segment(segment)
             if found is not None:
                 break
             runtime.sleep_s(min(pause_s, left_s))
-        info = self.info(segment)
-        return StorageReader(
-            self,
-            info,
-            self._wait,
-            start=info.start_offset if start is None else start,
-            stop=stop,
-            prefetch_bytes=prefetch_bytes,
-            follow=follow,
-            piece_bytes=piece_bytes,
-            on_damage=on_damage,
-            remote=self._context.remote,
-        )
+        return StorageReader(self, self.info(segment), self._wait, plan, remote=self._context.remote)
 
     def check(self, level: CheckLevel = "quick", *, progress: Callable[[int], None] | None = None) -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.

@@ -25,8 +25,8 @@ from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.engine.reading import ReadableContainer, Watchers
 from chunkstore.engine.segment import Segment
-from chunkstore.engine.writer import StorageWriter
-from chunkstore.engine.writer_batch import Writers
+from chunkstore.engine.writer import StorageWriter, Writers
+from chunkstore.engine.writer_batch import Pace
 from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import writer_key
@@ -47,7 +47,6 @@ from chunkstore.records.arguments import (
     SegmentRef,
     check_attribute_changes,
     check_attributes,
-    check_buffering,
     check_not_itself,
     check_number,
     check_writer,
@@ -56,7 +55,7 @@ from chunkstore.records.arguments import (
     resolve_writable,
     writer_bytes,
 )
-from chunkstore.records.framing import Framing, check_framing
+from chunkstore.records.framing import Framing
 from chunkstore.records.names import check_segment_name
 from chunkstore.records.segments import AttributeValue
 from chunkstore.sessions import check_holder
@@ -89,7 +88,7 @@ class Store(ReadableContainer, UpkeepCalls):
         self._parts, self.uuid, self._on_close = parts, parts.uuid, tuple(on_close)
         self._close_lock = runtime.lock()
         self._watchers = Watchers()
-        self._writers: Writers[StorageWriter] = Writers()
+        self._writers = Writers()
         self._released = False
         container = self._container = OwnedContainer(
             storage=storage,
@@ -345,11 +344,19 @@ class Store(ReadableContainer, UpkeepCalls):
         expected_offset: int | None = None,
         framing: Framing | None = None,
     ) -> StorageWriter:
-        """A buffered, asynchronous appender; see ``StorageWriter``. One of the same id that is open on this store gives way first. Raises
-        as ``last_event_number``, and ``DeadlineExceeded`` (what that one has under way is undecided still). Retry: safe."""
-        check_buffering(flush_bytes, flush_s, buffer_bytes_max, window, expected_offset)
-        if framing is not None:
-            check_framing(framing)
+        """A buffered, asynchronous appender; see ``StorageWriter``. One of the same id that is open on this store gives way first.
+
+        ``flush_bytes``, ``flush_s``: a batch is due when so much waits, or for so long. ``buffer_bytes_max``: so much may wait; None:
+        16 MiB, and on remote storages 8 MiB for each batch of the window. ``window`` (1 to 64): so many batches are written at once, and as
+        many wait for their records; only one where chunks grow. In memory are the buffer and these, of 8 MiB or ``flush_bytes`` each.
+        ``expected_offset``: as of ``append``; each batch expects the end of the one before. ``framing``: each payload becomes a record.
+
+        Raises as ``last_event_number``, and ``DeadlineExceeded`` (what a former writer has under way is undecided). Retry: safe.
+        """
+        pace = Pace(flush_bytes, flush_s, buffer_bytes_max, window, framing)
+        pace.check()
+        if expected_offset is not None:
+            check_number(expected_offset, "expected_offset")
         writer = check_writer(writer_id, 1 if writer_id is not None else None)
         resolve_writable(segment)
         handle = self.open_write(segment)
@@ -359,14 +366,10 @@ class Store(ReadableContainer, UpkeepCalls):
                 self,
                 handle,
                 AppendWindow(self._container, handle.name, handle.segment_id),
-                flush_bytes=flush_bytes,
-                flush_s=flush_s,
-                buffer_bytes_max=buffer_bytes_max,
-                window=window,
+                pace,
                 writer_id=writer,
                 last_event_number=0 if writer is None else self.last_event_number(handle, writer),
                 expected_offset=expected_offset,
-                framing=framing,
             )
 
         return make() if writer is None else self._writers.replace(handle.segment_id, writer, make)

@@ -17,19 +17,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, Self
+from weakref import WeakValueDictionary
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, Settings
-from chunkstore.engine.writer_batch import Batch, Waiting, superseded
+from chunkstore.engine.writer_batch import Batch, Pace, Waiting, superseded
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.operations.append import AppendWindow
 from chunkstore.operations.container import unexpected
 from chunkstore.records.arguments import SegmentHandle, check_timeout
-from chunkstore.records.framing import Framing, framed
+from chunkstore.records.framing import framed
 from chunkstore.runtime import Future
 
-__all__ = ["AppendTarget", "StorageWriter"]
+__all__ = ["AppendTarget", "StorageWriter", "Writers"]
 
 _JOIN_S: Final = 60.0
 _THREAD: Final = "chunkstore-writer"
@@ -51,54 +52,33 @@ class AppendTarget(Protocol):
         writer_id: bytes | None,
         event_number: int | None,
     ) -> int: ...
-    def writer(
-        self,
-        segment: str,
-        *,
-        flush_bytes: int,
-        flush_s: float,
-        buffer_bytes_max: int | None,
-        window: int,
-        writer_id: bytes | None,
-        framing: Framing | None,
-    ) -> StorageWriter: ...
+    @property
+    def writer(self) -> Callable[..., StorageWriter]: ...
 
 
 class StorageWriter:
-    """One writer of one segment; thread-safe; a context manager whose end flushes. See the module.
-
-    ``flush_bytes``, ``flush_s``: a batch is due when so much waits, or for so long. ``buffer_bytes_max``: so much may wait; None:
-    16 MiB, and on remote storages 8 MiB for each of the window: what is next comes while they are on their way. ``window`` (1 to 64):
-    so many batches may be on their way, and as many wait for their records; only one where chunks grow. In memory are the buffer and these,
-    of 8 MiB or ``flush_bytes`` each. ``expected_offset``: as of ``append``; each batch expects the end of the one before.
-    """
+    """One writer of one segment; thread-safe; a context manager whose end flushes. See the module, and ``Store.writer`` for arguments."""
 
     def __init__(
         self,
         store: AppendTarget,
         handle: SegmentHandle,
         appends: AppendWindow,
+        pace: Pace,
         *,
-        flush_bytes: int,
-        flush_s: float,
-        buffer_bytes_max: int | None,
-        window: int,
         writer_id: bytes | None,
         last_event_number: int = 0,
         expected_offset: int | None = None,
-        framing: Framing | None = None,
     ) -> None:
         self._store = store
-        self._framing = framing
         self._handle = handle
         self._appends = appends
-        self._flush_bytes = flush_bytes
-        self._flush_s = float(flush_s)
-        self._window = window
-        self._width = window if appends.wide else 1
+        self._pace = pace
+        self._width = pace.window if appends.wide else 1
+        buffer_bytes_max = pace.buffer_bytes_max
         if buffer_bytes_max is None:
             buffer_bytes_max = max(_BUFFER_BYTES_MIN, _GROWN_BYTES_MAX * self._width if appends.remote else 0)
-        self._buffer_bytes_max = max(buffer_bytes_max, flush_bytes)
+        self._buffer_bytes_max = max(buffer_bytes_max, pace.flush_bytes)
         self.writer_id = writer_id
         self.event_number: int = last_event_number
         self._expected_offset = expected_offset
@@ -115,7 +95,7 @@ class StorageWriter:
         self._underway_bytes = 0
         self._done_bytes = 0
         self._wakes: list[Callable[[], None]] = []  # of those who wait for room in the buffer
-        self._due_bytes = flush_bytes  # when so much waits, the thread that has the turn is woken
+        self._due_bytes = pace.flush_bytes  # when so much waits, the thread that has the turn is woken
         self._failing = False
         """A batch has failed: no other one is begun. The writer is broken when all before that one are decided."""
         self._gives_way = False  # a newer writer of the id has been opened
@@ -141,7 +121,7 @@ class StorageWriter:
         after ``timeout_s``, default the store's ``op_deadline_s``; nothing was queued). A broken writer returns a failed
         future with an error of the store's ``append``. Retry: after ``resume`` only.
         """
-        payload = framed(bytes(check_data(data)), self._framing)
+        payload = framed(bytes(check_data(data)), self._pace.framing)
         limit_s = self.limit_s(timeout_s)
         with self._condition:
             if not self._must_wait(len(payload)):
@@ -160,7 +140,7 @@ class StorageWriter:
         """As ``append``, but it never waits: None where the buffer is full. Then nothing was queued, and ``wake`` is called once when there
         may be room or the writer has ended: in another thread, with locks held, where it must neither raise nor wait.
         Raises ``InvalidArgument``, ``Closed``. Retry: as of ``append``."""
-        return self._offer(framed(bytes(check_data(data)), self._framing), wake)
+        return self._offer(framed(bytes(check_data(data)), self._pace.framing), wake)
 
     def _offer(self, payload: bytes, wake: Callable[[], None]) -> Future[int] | None:
         with self._condition:
@@ -277,15 +257,7 @@ class StorageWriter:
         """
         if self.writer_id is None:
             raise InvalidArgument("resume needs a writer with a writer_id", argument="writer_id")
-        return store.writer(
-            self._handle.name,
-            flush_bytes=self._flush_bytes,
-            flush_s=self._flush_s,
-            buffer_bytes_max=self._buffer_bytes_max,
-            window=self._window,
-            writer_id=self.writer_id,
-            framing=self._framing,
-        )
+        return store.writer(self._handle.name, writer_id=self.writer_id, **self._pace._asdict())
 
     def _run(self) -> None:
         """With the turn: take a batch and enter it, hand the turn on, finish the batch."""
@@ -339,26 +311,28 @@ class StorageWriter:
                         return None
                     self._condition.wait(1.0)
                     continue
-                room_bytes = self._appends.most_bytes(self._width, self._flush_bytes) - self._underway_bytes
-                if self._underway and (self._is_full() or room_bytes < min(self._waiting_bytes, self._flush_bytes)):
+                room_bytes = self._appends.most_bytes(self._width, self._pace.flush_bytes) - self._underway_bytes
+                if self._underway and (
+                    self._is_full() or room_bytes < min(self._waiting_bytes, self._pace.flush_bytes)
+                ):
                     self._condition.wait(1.0)
                     continue
-                most_bytes = self._flush_bytes
+                most_bytes = self._pace.flush_bytes
                 if self._appends.remote:
                     share_bytes = room_bytes // max(1, self._width - len(self._underway))
                     most_bytes = max(most_bytes, min(_GROWN_BYTES_MAX, share_bytes))
                 # After others it is late anyway: it rather grows.
-                self._due_bytes = most_bytes if self._underway else self._flush_bytes
+                self._due_bytes = most_bytes if self._underway else self._pace.flush_bytes
                 age_s = runtime.monotonic_s() - self._oldest_s
                 if (
                     self._waiting[0].event_number <= self._flush_to
                     or self._closed
                     or self._wakes
                     or self._waiting_bytes >= self._due_bytes
-                    or age_s >= self._flush_s
+                    or age_s >= self._pace.flush_s
                 ):
                     return self._take_batch(most_bytes)
-                self._condition.wait(max(0.0, self._flush_s - age_s))
+                self._condition.wait(max(0.0, self._pace.flush_s - age_s))
 
     def _take_batch(self, most_bytes: int) -> Batch:
         items: list[Waiting] = []
@@ -402,7 +376,7 @@ class StorageWriter:
         """Write a batch, wait until it is committed, and answer what is in order by then."""
         try:
             if batch.error is None:
-                batch.offset = self._read_with_retry(batch)
+                batch.offset = self._append_batch(batch)
         except ChunkstoreError as error:
             batch.error = error
         except BaseException as error:
@@ -420,7 +394,7 @@ class StorageWriter:
                 self._condition.notify_all()
             self._resolve()
 
-    def _read_with_retry(self, batch: Batch) -> int:
+    def _append_batch(self, batch: Batch) -> int:
         if batch.underway is not None:
             try:
                 self._appends.write(batch.underway)
@@ -498,3 +472,27 @@ class StorageWriter:
             self._room()
         for future in futures:
             future.set_exception(error.copy())
+
+
+class Writers:
+    """The writers of one store that have an id: the newest one of an id and segment goes on, and former ones give way to it.
+
+    Else both would number events by themselves, and what one appends would pass for a repetition of the other's. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = runtime.lock()
+        self._newest: WeakValueDictionary[tuple[int, bytes], StorageWriter] = WeakValueDictionary()
+
+    def replace(self, segment_id: int, writer_id: bytes, make: Callable[[], StorageWriter]) -> StorageWriter:
+        """What ``make`` makes, once the writer before it has given way. Raises what either raises."""
+        key = segment_id, writer_id
+        while True:
+            former = self._newest.get(key)
+            if former is not None:
+                former.give_way()
+            made = make()
+            with self._lock:
+                if self._newest.get(key) is former:
+                    self._newest[key] = made
+                    return made
+            made.give_way()  # another thread was faster: it gives way to us now

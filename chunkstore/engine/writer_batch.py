@@ -1,34 +1,52 @@
-"""What a ``StorageWriter`` has on its way: pieces that wait, and the batches that they become; and the writers that have an id.
+"""What a ``StorageWriter`` has on its way: pieces that wait, and the batches that they become.
 
-Promises: of each id and segment the newest writer of a store goes on, alone; a former one gives way before it begins. Else both would
-number their events by themselves, and what one of them appends would be taken for a repetition of the other's.
-Leaves out: when batches are written, and by which thread (``writer``); writers of other owners, which the fence ends.
+Leaves out: when batches are written, and by which thread (``writer``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
-from weakref import WeakValueDictionary
+from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.errors import ChunkstoreError, Closed
+from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument
 from chunkstore.operations.append import Underway
+from chunkstore.records.framing import Framing, check_framing
 from chunkstore.runtime import Future
 
-__all__ = ["Batch", "Waiting", "Writers", "superseded"]
+__all__ = ["Batch", "Pace", "Waiting", "superseded"]
 
-
-class _Newer(Protocol):
-    def give_way(self) -> None: ...
-
-
-W = TypeVar("W", bound=_Newer)
+_WINDOW_MAX: Final = 64
 
 
 def superseded() -> Closed:
     """The error of a writer that gave way."""
     return Closed("this writer, in whose place a newer one of its id was opened,")
+
+
+class Pace(NamedTuple):
+    """When a writer's batches are due, and how much of them is on its way; its fields: arguments of ``Store.writer``."""
+
+    flush_bytes: int
+    flush_s: float
+    buffer_bytes_max: int | None
+    window: int
+    framing: Framing | None
+
+    def check(self) -> None:
+        """Raise ``InvalidArgument`` unless all is in range."""
+        numbers: dict[str, object] = {"flush_bytes": self.flush_bytes, "window": self.window}
+        if self.buffer_bytes_max is not None:
+            numbers["buffer_bytes_max"] = self.buffer_bytes_max
+        for argument, value in numbers.items():
+            if type(value) is not int or value < 1:
+                raise InvalidArgument(f"{argument} must be a whole number from 1 on, not {value!r}", argument=argument)
+        if self.window > _WINDOW_MAX:
+            raise InvalidArgument(f"window must be at most {_WINDOW_MAX}, not {self.window}", argument="window")
+        flush_s: object = self.flush_s
+        if not isinstance(flush_s, (int, float)) or not 0 <= flush_s <= 3600:
+            raise InvalidArgument(f"flush_s must be from 0 to 3600, not {flush_s!r}", argument="flush_s")
+        if self.framing is not None:
+            check_framing(self.framing)
 
 
 class Waiting(NamedTuple):
@@ -69,25 +87,3 @@ class Batch:
         self.done: bool = False
         self.written: bool = False
         """Its bytes are in the storage; a record is to name them."""
-
-
-class Writers(Generic[W]):
-    """Those of one store that have an id. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = runtime.lock()
-        self._newest: WeakValueDictionary[tuple[int, bytes], W] = WeakValueDictionary()
-
-    def replace(self, segment_id: int, writer_id: bytes, make: Callable[[], W]) -> W:
-        """What ``make`` makes, once the writer before it has given way. Raises what either raises."""
-        key = segment_id, writer_id
-        while True:
-            former = self._newest.get(key)
-            if former is not None:
-                former.give_way()
-            made = make()
-            with self._lock:
-                if self._newest.get(key) is former:
-                    self._newest[key] = made
-                    return made
-            made.give_way()  # another thread was faster: it gives way to us now

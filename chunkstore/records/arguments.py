@@ -30,7 +30,6 @@ __all__ = [
     "check_attribute_changes",
     "check_attributes",
     "check_buffer",
-    "check_buffering",
     "check_data_buffer",
     "check_flags",
     "check_kept_folder",
@@ -56,7 +55,6 @@ __all__ = [
 _OWN_FOLDERS = frozenset(("ask", "d", "epoch", "format", "j", "lease", "pin", "reserve", "snap", "tmp"))
 _OWN_FOLDERS |= {"backup", "backups", "done", "newest", "o", "running"}  # of a container's backups
 _PIN_S_MAX = 100 * 366 * 86_400
-_WINDOW_MAX = 64
 _EVENT_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -269,24 +267,6 @@ def check_kept_folder(folder: object) -> None:
     if not good:
         text = f"{folder!r} cannot be a folder for chunks: use letters, digits, '.', '_' or '-', such as 'lost'"
         raise InvalidArgument(text, argument="keep_in")
-
-
-def check_buffering(
-    flush_bytes: object, flush_s: object, buffer_bytes_max: object, window: object, expected_offset: int | None
-) -> None:
-    """Check a writer's arguments. Raises ``InvalidArgument``."""
-    numbers = {"flush_bytes": flush_bytes, "window": window}
-    if buffer_bytes_max is not None:
-        numbers["buffer_bytes_max"] = buffer_bytes_max
-    for argument, value in numbers.items():
-        if type(value) is not int or value < 1:
-            raise InvalidArgument(f"{argument} must be a whole number from 1 on, not {value!r}", argument=argument)
-    if not isinstance(flush_s, (int, float)) or not 0 <= flush_s <= 3600:
-        raise InvalidArgument(f"flush_s must be from 0 to 3600, not {flush_s!r}", argument="flush_s")
-    if isinstance(window, int) and window > _WINDOW_MAX:
-        raise InvalidArgument(f"window must be at most {_WINDOW_MAX}, not {window}", argument="window")
-    if expected_offset is not None:
-        check_number(expected_offset, "expected_offset")
 
 
 def check_writer(writer_id: bytes | str | None, event_number: int | None) -> bytes | None:

@@ -240,7 +240,9 @@ def in_rows(borders: Borders) -> Iterator[tuple[int, int, Sequence[int]]]:
     while first < end:
         step = at[first + 1] - at[first]
         following = first + 1
-        while following < end and following - first < BORDERS_OF_A_ROW_MAX and at[following] - at[following - 1] == step:
+        while (
+            following < end and following - first < BORDERS_OF_A_ROW_MAX and at[following] - at[following - 1] == step
+        ):
             following += 1
         yield at[first], step, borders.crcs[first:following]
         first = following

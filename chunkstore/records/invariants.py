@@ -73,25 +73,17 @@ def segment_findings(
 ) -> Iterator[Finding]:
     """Walk one segment's list and report what is wrong. ``find`` may raise ``Damaged``; ``take`` receives each chunk that was found, and
     answers whether no list had it before (invariant 17)."""
-    where = segment.name
-
-    def finding(number: int, message: str, identity: bytes = NO_CHUNK, position: int = 0) -> Finding:
-        chunk = names.chunk(identity) if identity else ""
-        return Finding(number, "damage", where, chunk, chunk, position, message)
-
-    first_offset = segment.start_offset - segment.first_chunk_skip
+    finding = _Findings(segment, names)
     if not 0 <= segment.start_offset <= segment.length:
         yield finding(16, f"start offset {segment.start_offset} is outside [0, {segment.length}]")
-    if (segment.chunk_count == 0) != (segment.first_chunk == NO_CHUNK) or (segment.chunk_count == 0) != (
-        segment.last_chunk == NO_CHUNK
-    ):
+    if {segment.chunk_count == 0, segment.first_chunk == NO_CHUNK, segment.last_chunk == NO_CHUNK} == {True, False}:
         yield finding(14, "chunk count and first/last pointers disagree about being empty")
         return
     if segment.chunk_count == 0:
         if segment.start_offset != segment.length or segment.first_chunk_skip:
             yield finding(15, f"no chunks, but bytes [{segment.start_offset}, {segment.length}) should be there")
         return
-    identity, previous, offset = segment.first_chunk, NO_CHUNK, first_offset
+    identity, previous, offset = segment.first_chunk, NO_CHUNK, segment.start_offset - segment.first_chunk_skip
     for number in range(segment.chunk_count):
         try:
             record = find(identity) if identity else None
@@ -109,24 +101,36 @@ def segment_findings(
             confined(names, identity, record)
         except Damaged as error:
             yield finding(18, error.message, identity, offset)
-        # For most chunks of a million it is enough to look here.
-        if (
-            record.previous != previous
-            or record.length < 1
-            or record.state != CLOSED
-            or record.epoch > epoch
-            or chunk_epoch(identity) not in (0, record.epoch)
-        ):
-            spills = _is_extent(find, record.next)
-            yield from _chunk_findings(finding, segment, identity, record, previous, offset, epoch, spills)
+        if record.previous != previous:
+            yield finding(14, "the previous pointer is not the inverse of next", identity, offset)
+        if record.length < 1:
+            yield finding(15, f"a chunk of {record.length} bytes", identity, offset)
+        if (text := _epoch_fault(identity, record, epoch)) is not None:
+            yield finding(18, text, identity, offset)
+        if record.state == ACTIVE and record.epoch == epoch and not _is_extent(find, record.next):
+            if identity != segment.last_chunk:
+                yield finding(18, "a growing chunk that is not the last one, nor in front of extents", identity, offset)
+            elif segment.sealed:
+                yield finding(19, "a sealed segment with a growing chunk", identity, offset)
         if number == 0 and not offset <= segment.start_offset < offset + record.length:
             yield finding(16, "the start offset is not inside the first chunk", identity, offset)
         if number == segment.chunk_count - 1:
-            yield from _last_findings(finding, segment, identity, record, offset)
+            yield from _last_findings(finding, identity, record, offset)
         elif not record.next:
             yield finding(14, f"the list ends after {number + 1} of {segment.chunk_count} chunks", identity, offset)
             return
         identity, previous, offset = record.next, identity, offset + record.length
+
+
+class _Findings(NamedTuple):
+    """Makes the findings of one segment."""
+
+    segment: SegmentRecord
+    names: ContainerNames
+
+    def __call__(self, number: int, message: str, identity: bytes = NO_CHUNK, position: int = 0) -> Finding:
+        chunk = self.names.chunk(identity) if identity else ""
+        return Finding(number, "damage", self.segment.name, chunk, chunk, position, message)
 
 
 def _is_extent(find: Callable[[bytes], ChunkRecord | None], identity: bytes) -> bool:
@@ -137,14 +141,18 @@ def _is_extent(find: Callable[[bytes], ChunkRecord | None], identity: bytes) -> 
     return record is not None and record.kind == KIND_INLINE
 
 
-def _last_findings(
-    finding: Callable[[int, str, bytes, int], Finding],
-    segment: SegmentRecord,
-    identity: bytes,
-    record: ChunkRecord,
-    offset: int,
-) -> Iterator[Finding]:
-    end = offset + record.length
+def _epoch_fault(identity: bytes, record: ChunkRecord, epoch: int) -> str | None:
+    """What is wrong with a chunk's state and epoch."""
+    if record.state not in (ACTIVE, CLOSED):
+        return f"unknown state {record.state}"
+    named = chunk_epoch(identity)
+    if record.epoch > epoch or named not in (0, record.epoch):
+        return f"epoch {record.epoch}, its name has {named}, the container has {epoch}"
+    return None
+
+
+def _last_findings(finding: _Findings, identity: bytes, record: ChunkRecord, offset: int) -> Iterator[Finding]:
+    segment, end = finding.segment, offset + record.length
     if identity != segment.last_chunk:
         yield finding(14, "the list does not end at the last chunk", identity, offset)
     if record.next:
@@ -153,30 +161,3 @@ def _last_findings(
         yield finding(15, f"the last chunk begins at {offset}, recorded {segment.last_chunk_offset}", identity, offset)
     if end != segment.length:
         yield finding(15, f"the list ends at {end}, the segment at {segment.length}", identity, offset)
-
-
-def _chunk_findings(
-    finding: Callable[[int, str, bytes, int], Finding],
-    segment: SegmentRecord,
-    identity: bytes,
-    record: ChunkRecord,
-    previous: bytes,
-    offset: int,
-    epoch: int,
-    spills: bool,
-) -> Iterator[Finding]:
-    """``spills``: an extent follows."""
-    if record.previous != previous:
-        yield finding(14, "the previous pointer is not the inverse of next", identity, offset)
-    if record.length < 1:
-        yield finding(15, f"a chunk of {record.length} bytes", identity, offset)
-    if record.state not in (ACTIVE, CLOSED):
-        yield finding(18, f"unknown state {record.state}", identity, offset)
-    named = chunk_epoch(identity)
-    if record.epoch > epoch or (named and named != record.epoch):
-        yield finding(18, f"epoch {record.epoch}, its name has {named}, the container has {epoch}", identity, offset)
-    if record.state == ACTIVE and record.epoch == epoch:
-        if identity != segment.last_chunk and not spills:
-            yield finding(18, "a growing chunk that is not the last one, nor in front of extents", identity, offset)
-        elif segment.sealed and not spills:
-            yield finding(19, "a sealed segment with a growing chunk", identity, offset)

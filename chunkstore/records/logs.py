@@ -8,24 +8,30 @@ text. Lines contain no credentials: of a root its user, password and query are l
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 __all__ = ["FIELDS", "ROOT", "log_event", "without_credentials"]
 
 FIELDS: Final = ("root", "container", "epoch", "lsn", "segment", "chunk")
 """Attributes of every record."""
 ROOT: Final = "chunkstore"
+_OPTIONS: Final = re.compile("[?#]")
+_SECRET: Final = re.compile(r":(?!\d*$)[^@\]]*$")
+"""After the last @ a host has at most a port."""
 
 
 def without_credentials(url: str) -> str:
     """A root's URL as people may see it: without user, password, query and fragment."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # brackets in the name of a root in memory
-        return url.partition("?")[0].rpartition("@")[2]
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    rest = _OPTIONS.split(rest, maxsplit=1)[0]
+    host, slash, path = rest.partition("/")
+    if _SECRET.search(host) and "@" in path:  # a password with a slash
+        return f"{scheme}://{rest.rpartition('@')[2]}"
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 class _Text:

@@ -154,6 +154,10 @@ def test_lines_of_an_owners_life(caplog: pytest.LogCaptureFixture) -> None:
         ("s3://key:secret@host:9000/bucket/prefix?region=x#y", "s3://host:9000/bucket/prefix"),
         ("file:///data/events", "file:///data/events"),
         ("memory://a", "memory://a"),
+        ("s3://key:sec/ret@host/bucket", "s3://host/bucket"),
+        ("s3://host:9000/bucket/a@b", "s3://host:9000/bucket/a@b"),
+        ("s3://[::1]:9000/bucket/a@b", "s3://[::1]:9000/bucket/a@b"),
+        ("hdfs://[bad/path", "hdfs://[bad/path"),
         ("", ""),
     ],
 )
