@@ -23,8 +23,7 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 from chunkstore.backup.copy_in import ChunkToCopy, ForeignChunk, Place, piece_bytes
 from chunkstore.backup.survey import FoundChunk, Source, rows_after, segments_after
 from chunkstore.errors import Damaged, NotOwner, StorageFull, StorageUnavailable
-from chunkstore.metadata.blocks import border_rows
-from chunkstore.metadata.codec import decode_table, encode_segment, encode_table, pack_chunks
+from chunkstore.metadata.codec import decode_table, encode_row, encode_segment, pack_chunks
 from chunkstore.metadata.index import extent_entries, run_entry
 from chunkstore.metadata.keys import (
     CHUNK,
@@ -35,6 +34,7 @@ from chunkstore.metadata.keys import (
 )
 from chunkstore.metadata.lines import decode_writer_row
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.reserved import border_rows
 from chunkstore.records.blocks import Borders
 from chunkstore.records.names import NO_CHUNK, Address, chunk_epoch, chunk_id, chunk_segment
 from chunkstore.records.segments import CLOSED, KIND_OBJECT, SegmentRecord, TableRecord
@@ -182,7 +182,7 @@ class State:
         self._put(
             self._blocks,
             identity[8:16],
-            [(key, encode_table(row._replace(version=_FIRST_VERSION))) for key, row in rows],
+            [(key, encode_row(row._replace(version=_FIRST_VERSION))) for key, row in rows],
         )
 
     def _end(self, begun: _Begun) -> None:
@@ -206,7 +206,7 @@ class State:
             value = decode_table(key, raw).value
             event = decode_writer_row(there.name, raw)
             if event.offset + event.length <= there.length:  # else its bytes are lost: it is to be sent again
-                row = encode_table(TableRecord(_FIRST_VERSION, value))
+                row = encode_row(TableRecord(_FIRST_VERSION, value))
                 self._writers.add([(writer_key(here, key[len(start) :]), row)])
 
     def _pages(self) -> Iterator[list[_Run]]:
@@ -306,7 +306,7 @@ class State:
         while rows := self._source.look(partial(rows_after, self._source, after)):
             after = rows[-1].position
             for _, namespace, key, value in rows:
-                yield table_key(namespace, key), encode_table(TableRecord(_FIRST_VERSION, value))
+                yield table_key(namespace, key), encode_row(TableRecord(_FIRST_VERSION, value))
 
 
 class _Begun:

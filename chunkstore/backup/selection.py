@@ -34,7 +34,7 @@ from chunkstore.metadata.keys import (
     writer_range,
 )
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.retention import pattern_key
+from chunkstore.metadata.reserved import pattern_key
 from chunkstore.records.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name
 from chunkstore.records.segments import SegmentRecord
 

@@ -15,7 +15,6 @@ from chunkstore.backup.copy_in import ForeignChunk
 from chunkstore.backup.selection import EVERYTHING, NameFilter
 from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgument
 from chunkstore.journal import RecordsPast
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment, decode_table
 from chunkstore.metadata.keys import (
     QUOTA_NAMESPACE,
@@ -27,6 +26,7 @@ from chunkstore.metadata.keys import (
     segment_key,
 )
 from chunkstore.metadata.port import MetadataView, Position
+from chunkstore.metadata.reserved import find_borders
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records.blocks import Borders, is_one_block
 from chunkstore.records.names import NO_CHUNK, ContainerNames, check_segment_name

@@ -16,9 +16,8 @@ from chunkstore.metadata.codec import (
     decode_chunk,
     decode_segment,
     decode_table,
-    encode_chunk,
+    encode_row,
     encode_segment,
-    encode_table,
     pack_chunks,
 )
 from chunkstore.metadata.keys import CHUNK, SEGMENT, writer_key
@@ -187,8 +186,8 @@ class LineFold:
             if grown.front is not None:
                 # Whether it may grow still is not for an append to say: a spill may be filling it.
                 following = grown.front.followed(grown.ids[0][1], grown.front.state)
-                rows.append((CHUNK + grown.segment.last_chunk, encode_chunk(following), grown.front_raw))
-        rows += [(key, encode_table(record), self._get(key)) for key, record in self._events.items()]
+                rows.append((CHUNK + grown.segment.last_chunk, encode_row(following), grown.front_raw))
+        rows += [(key, encode_row(record), self._get(key)) for key, record in self._events.items()]
         self._segments, self._events = {}, {}
         return Derived(rows, fresh, extents)
 

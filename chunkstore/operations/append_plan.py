@@ -11,10 +11,10 @@ from typing import NamedTuple
 from chunkstore.checksum import BytesLike, crc32c_extend, crc32c_of_bytes
 from chunkstore.deadline import Deadline
 from chunkstore.journal import OpCode
-from chunkstore.metadata.blocks import add_borders, last_row_key
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import Op
+from chunkstore.metadata.reserved import add_borders, last_row_key
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import RowRecord, Tail

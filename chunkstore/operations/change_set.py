@@ -28,10 +28,10 @@ from chunkstore.errors import (
     SegmentSealed,
 )
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.blocks import last_row_key
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.reserved import last_row_key
 from chunkstore.operations.append_plan import PlannedAppend, plan_inline, write_pieces
 from chunkstore.operations.backlog import Arrival
 from chunkstore.operations.container import OwnedContainer, unexpected

@@ -18,13 +18,13 @@ from chunkstore import runtime
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexComparison, check_index
 from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.metadata.keys import CHUNK, GARBAGE, INLINE, SEGMENT, all_blocks_range, chunk_key
 from chunkstore.metadata.pins import pinned_lsn, pins_at, scan_pins
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.reserved import find_borders
 from chunkstore.operations.orphans import IdSet, orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment

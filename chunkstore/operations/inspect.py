@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from itertools import islice
 from sys import maxsize
 
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.reserved import find_borders
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.records.blocks import Borders
 from chunkstore.records.names import ContainerNames, confined

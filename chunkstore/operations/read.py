@@ -31,10 +31,10 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentTruncated,
 )
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore, MetadataView, Position
+from chunkstore.metadata.reserved import find_borders
 from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.fence import SharedCheck

@@ -7,11 +7,11 @@ the state after its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, crc32c_of_bytes, crc32c_of_more, row_digest
@@ -19,12 +19,8 @@ from chunkstore.errors import Damaged
 from chunkstore.journal import Batch, Journal
 from chunkstore.metadata.codec import (
     decode_chunk,
-    encode_chunk,
-    encode_garbage,
-    encode_pin,
+    encode_row,
     encode_segment,
-    encode_session,
-    encode_table,
 )
 from chunkstore.metadata.keys import garbage_key
 from chunkstore.metadata.port import Line, Lines, MetadataStore, Op, Position, RowChange
@@ -33,10 +29,8 @@ from chunkstore.operations.pending import Pending, PendingLine, PendingOp
 from chunkstore.records.segments import (
     KIND_INLINE,
     ChunkRecord,
-    GarbageRecord,
     PinRecord,
     SegmentRecord,
-    SessionRecord,
     TableRecord,
 )
 from chunkstore.storage import ChunkStorage
@@ -48,14 +42,6 @@ _by_segment: Final = attrgetter("segment_id")
 
 _DIGESTS_KEPT: Final = 65_536
 _LENGTHS: Final = tuple(length.to_bytes(4, "little") for length in range(512))
-_ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
-    SegmentRecord: encode_segment,
-    ChunkRecord: encode_chunk,
-    TableRecord: encode_table,
-    GarbageRecord: encode_garbage,
-    SessionRecord: encode_session,
-    PinRecord: encode_pin,
-}
 
 
 class BatchWriter:
@@ -127,7 +113,7 @@ class BatchWriter:
             if record is None:
                 value, new = None, 0
             else:
-                value = _ENCODERS[type(record)](record)
+                value = encode_segment(record) if isinstance(record, SegmentRecord) else encode_row(record)
                 # ``row_digest``, without a call: three times for every append.
                 digested = blake2b(key + _LENGTHS[len(key)] + value, digest_size=32)
                 new = int.from_bytes(digested.digest(), "big")

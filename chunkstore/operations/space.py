@@ -21,7 +21,7 @@ from chunkstore import runtime
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, StorageFull
 from chunkstore.metadata.port import MetadataStore
-from chunkstore.metadata.retention import find_quota
+from chunkstore.metadata.reserved import find_quota
 from chunkstore.observer import Observer
 from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage

@@ -21,9 +21,9 @@ from chunkstore.errors import (
     OutcomeUnknown,
 )
 from chunkstore.journal import OpCode
-from chunkstore.metadata.blocks import border_rows
 from chunkstore.metadata.keys import chunk_key, segment_key, session_key
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.reserved import border_rows
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.pending import ExistenceCheck

@@ -19,7 +19,7 @@ from chunkstore.changes import Change, Create, Seal, TablePut
 from chunkstore.engine.owner import Owner, Written, attach_written, end_session, find_session
 from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, SegmentExists, SegmentNotFound
-from chunkstore.metadata.sinks import JOB, STREAM, SinkRow, decode_sink, encode_sink, sink_key, unnamed_key
+from chunkstore.metadata.reserved import JOB, STREAM, SinkRow, decode_sink, encode_sink, sink_key, unnamed_key
 from chunkstore.operations.tables import TableEntry
 from chunkstore.pulsar.contexts import NAMESPACE, Context, EntryRange, encode_context, iter_contexts, key_of
 from chunkstore.records.names import SINKS_NAMESPACE

@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore.errors import Conflict
-from chunkstore.metadata.sinks import SinkRow
+from chunkstore.metadata.reserved import SinkRow
 
 __all__ = ["NOTHING", "Content", "Incoming", "Verdict", "judge_batch", "judge_job", "something_else"]
 

@@ -232,7 +232,7 @@ class UpkeepCalls:
 
         A segment's own policy goes before those of prefixes, the longest prefix before others; they are not combined. A name that ends
         with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable. Raises as ``seal``."""
-        from chunkstore.metadata.retention import encode_policy, pattern_key
+        from chunkstore.metadata.reserved import encode_policy, pattern_key
 
         key = pattern_key(name_or_prefix)
         if policy is not None and not isinstance(policy, RetentionPolicy):
@@ -245,7 +245,7 @@ class UpkeepCalls:
         was none to be removed. It is in force at once, for this owner and all later ones, in place of ``Settings.quota_bytes``.
 
         Deletes nothing: above the quota (1 to 2^62) whatever adds is ``StorageFull``. Atomic, durable. Raises as ``seal``."""
-        from chunkstore.metadata.retention import encode_quota
+        from chunkstore.metadata.reserved import encode_quota
 
         try:
             return self._put_own(QUOTA_NAMESPACE, b"", None if quota_bytes is None else encode_quota(quota_bytes))

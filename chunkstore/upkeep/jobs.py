@@ -397,7 +397,7 @@ class ScrubJob:
         self._rests_until_s = -math.inf
 
     def step(self, step: Step) -> bool:
-        from chunkstore.metadata.scrubbing import BEGINNING, find_mark
+        from chunkstore.metadata.reserved import BEGINNING, find_mark
         from chunkstore.upkeep.scrub import SAVE_S, STEP_BYTES, save_mark, scrub_step
 
         now_s = runtime.monotonic_s()

@@ -29,7 +29,7 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.retention import Policies, keys_of
+from chunkstore.metadata.reserved import Policies, keys_of
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.read import ReadContext

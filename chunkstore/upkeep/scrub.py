@@ -22,11 +22,10 @@ from chunkstore.changes import NewChunk, Replace
 from chunkstore.config import MIB
 from chunkstore.copy_ranges import write_chunk
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import SCRUB_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.scrubbing import BEGINNING, ScrubMark, ScrubPosition, encode_mark, find_mark
+from chunkstore.metadata.reserved import BEGINNING, ScrubMark, ScrubPosition, encode_mark, find_borders, find_mark
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.check import Fault, chunk_faults, is_still_wanted, of_error
 from chunkstore.operations.container import OwnedContainer

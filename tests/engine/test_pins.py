@@ -176,7 +176,7 @@ def _plant(store: ChunkedSegmentStorage, key: bytes, value: bytes) -> None:
         changes.rows[key] = TableRecord(0, value)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(record_builder._ENCODERS, TableRecord, lambda record: record.value)
+        patch.setattr(record_builder, "encode_row", lambda record: record.value)
         commit_changes(store._container, (), plan)
 
 

@@ -14,7 +14,7 @@ from chunkstore.asks import Ask, AskCommit, AskSession, Result
 from chunkstore.changes import Attach, Change, Create, EndSession, TablePut
 from chunkstore.engine.owner import end_session
 from chunkstore.errors import Conflict, OutcomeUnknown, SegmentExists, SegmentNotFound
-from chunkstore.metadata.sinks import SinkRow
+from chunkstore.metadata.reserved import SinkRow
 from chunkstore.operations.tables import TableEntry
 from chunkstore.records.names import session_chunk_id
 from chunkstore.records.segments import OpenSession
