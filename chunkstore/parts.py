@@ -14,7 +14,7 @@ from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, PastC
 from chunkstore.journal import JournalFollower, Shown
 from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.metadata.port import Head, MetadataCache, MetadataView
-from chunkstore.operations.garbage_range import is_removed
+from chunkstore.operations.collect import is_removed
 from chunkstore.records.invariants import CheckLevel, Finding
 from chunkstore.records.names import BackupNames, ContainerNames
 from chunkstore.registry import Root, open_storage

@@ -21,11 +21,11 @@ from chunkstore.backup.files import local_errors
 from chunkstore.backup.survey import FoundChunk, Source, Stretch, table_rows
 from chunkstore.changes import NewChunk
 from chunkstore.errors import Damaged
-from chunkstore.metadata.blocks import border_rows
-from chunkstore.metadata.codec import decode_table, encode_segment, encode_table, pack_chunks
+from chunkstore.metadata.codec import decode_table, encode_row, encode_segment, pack_chunks
 from chunkstore.metadata.index import extent_entries, run_entry
 from chunkstore.metadata.keys import CHUNK, segment_key, writer_key, writer_range
 from chunkstore.metadata.lines import decode_writer_row
+from chunkstore.metadata.reserved import border_rows
 from chunkstore.records.names import NO_CHUNK, chunk_id
 from chunkstore.records.segments import CLOSED, KIND_OBJECT, SegmentRecord, TableRecord
 
@@ -101,7 +101,7 @@ class State:
             self._extents.add(extents)
             for chunk in borders:
                 pairs = border_rows(chunk.id, chunk.borders).items()
-                self._blocks.add([(key, encode_table(row._replace(version=_FIRST_VERSION))) for key, row in pairs])
+                self._blocks.add([(key, encode_row(row._replace(version=_FIRST_VERSION))) for key, row in pairs])
             if stretch.is_last:
                 self._end(stretch.segment, begun)
         self._progress(sum(chunk.length for chunk, _ in jobs))
@@ -134,7 +134,7 @@ class State:
 
 
 def _first_row(value: bytes) -> bytes:
-    return encode_table(TableRecord(_FIRST_VERSION, value))
+    return encode_row(TableRecord(_FIRST_VERSION, value))
 
 
 class _Begun:

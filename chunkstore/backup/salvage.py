@@ -18,7 +18,7 @@ from chunkstore.backup.survey import FoundChunk, Source, Stretch
 from chunkstore.config import LIMITS
 from chunkstore.journal import RecordsPast
 from chunkstore.metadata.keys import segment_key
-from chunkstore.operations.sound_blocks import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
+from chunkstore.operations.read_slices import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
 from chunkstore.records.blocks import Borders, Piece, merged_borders
 from chunkstore.records.names import Address, BackupNames
 from chunkstore.records.segments import FLAG_SEALED, SegmentRecord

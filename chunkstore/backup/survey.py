@@ -13,11 +13,11 @@ from chunkstore import runtime
 from chunkstore.backup.selection import NameFilter, after_all
 from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgument
 from chunkstore.journal import RecordsPast
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment, decode_table
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT, TABLE, VISIBLE_SEGMENTS
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.reserved import find_borders
 from chunkstore.records.blocks import Borders, is_one_block
 from chunkstore.records.names import Address, ContainerNames, check_segment_name, confined
 from chunkstore.records.segments import SegmentRecord

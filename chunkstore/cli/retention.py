@@ -12,7 +12,7 @@ from chunkstore.cli.options import age_option, argument, option, size_option
 from chunkstore.cli.output import human_bytes, print_facts, print_json, print_note, print_table, shown
 from chunkstore.cli.streams import VerbFailed
 from chunkstore.config import RetentionPolicy
-from chunkstore.metadata.retention import pattern_key
+from chunkstore.metadata.reserved import pattern_key
 from chunkstore.records.arguments import moment_text
 from chunkstore.upkeep.retention import RetentionReport
 

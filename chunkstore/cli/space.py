@@ -22,7 +22,7 @@ from chunkstore.cli.output import (
 )
 from chunkstore.cli.streams import VerbFailed
 from chunkstore.errors import InvalidArgument
-from chunkstore.metadata.retention import encode_quota
+from chunkstore.metadata.reserved import encode_quota
 from chunkstore.upkeep.defrag import DefragAction, DefragReport
 from chunkstore.upkeep.sweep import SweepReport, SweptKind
 

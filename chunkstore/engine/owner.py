@@ -46,8 +46,7 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.pins import pin_holder
-from chunkstore.operations.table_rows import TableEntry
-from chunkstore.operations.tables import version_put
+from chunkstore.operations.tables import TableEntry, version_put
 from chunkstore.records.arguments import check_pin, check_timeout, writer_bytes
 from chunkstore.records.reports import CollectReport, DefragReport
 from chunkstore.records.segments import Pin, PinRecord

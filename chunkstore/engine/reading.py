@@ -185,7 +185,7 @@ class ReadableContainer:
         The container's first answer lists journal and snapshots, as does the first one after ``collect``; a replica, which does not see
         what its owner writes, lists again after a minute. Raises as ``info`` (``SegmentNotFound`` of a segment). Retry: safe.
         """
-        from chunkstore.metadata.retention import find_quota
+        from chunkstore.metadata.reserved import find_quota
 
         if name is not None:
             key, identity = resolve(name, "name")
@@ -198,7 +198,7 @@ class ReadableContainer:
 
     def retention(self) -> dict[str, RetentionPolicy]:
         """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
-        from chunkstore.metadata.retention import scan_policies
+        from chunkstore.metadata.reserved import scan_policies
 
         return read_view(self, lambda view: dict(scan_policies(view)))
 

@@ -17,11 +17,10 @@ from chunkstore import processes, runtime
 from chunkstore.config import DefragPolicy
 from chunkstore.deadline import paced_s
 from chunkstore.engine.reading import ReadableContainer, read_view
-from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
+from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, Unsupported
 from chunkstore.journal import JournalFollower
-from chunkstore.metadata.port import Position
+from chunkstore.metadata.port import MetadataStore, Position
 from chunkstore.metadata.tail_cache import TailCache
-from chunkstore.operations.kept_plans import KeptPlans
 from chunkstore.operations.read import ReadContext
 from chunkstore.parts import ContainerParts
 from chunkstore.records.arguments import SegmentRef
@@ -37,6 +36,35 @@ _POLL_LOCAL_S: Final = 0.004
 _LOCAL_QUIET_S: Final = (
     50.0  # after so long without news a local follower polls every ``_POLL_S``, before that proportionally faster
 )
+
+
+class _ReplicaReads(ReadContext):
+    """Reads of a replica, which no fence concerns."""
+
+    def __init__(
+        self, replica: Replica, tail: TailCache | None, why_absent: Callable[[str], ChunkstoreError | None] | None
+    ) -> None:
+        super().__init__(replica.storage, replica._names, replica._pool, replica.settings, tail)
+        self._replica = replica
+        self._why_absent = why_absent
+
+    def store(self) -> MetadataStore:
+        return self._replica._follower.store
+
+    def rebuild(self, damage: CacheDamaged) -> None:
+        self._replica._refresh()
+
+    def check_open(self) -> None:
+        self._replica._check_open()
+
+    def check(self) -> None:
+        self._replica._check_open()
+
+    def recheck(self) -> None:
+        self._replica._refresh()
+
+    def why_absent(self, chunk: str) -> ChunkstoreError | None:
+        return None if self._why_absent is None else self._why_absent(chunk)
 
 
 class Replica(ReadableContainer):
@@ -74,25 +102,7 @@ class Replica(ReadableContainer):
         self._looked_s = self._news_s = runtime.monotonic_s()
         """When it last looked for news, and when there was some."""
         self.settings = settings
-        self._context = ReadContext(
-            storage=storage,
-            names=names,
-            pool=self._pool,
-            parallel_read_bytes_min=settings.tuning.parallel_read_bytes_min,
-            verify=settings.verify == "blocks",
-            op_deadline_s=settings.op_deadline_s,
-            store=lambda: self._follower.store,
-            check_open=self._check_open,
-            check=self._check_open,
-            remote=self._remote,
-            kept=KeptPlans(),
-            concurrent_fence_check=False,
-            recheck=self._refresh,
-            rebuild=lambda _damage: self._refresh(),
-            tail=tail,
-        )
-        if why_absent is not None:
-            self._context = self._context._replace(why_absent=why_absent)
+        self._context = _ReplicaReads(self, tail, why_absent)
         try:
             # Without a limit: no other caller waits, and there is nothing to show before.
             self._seen_lsn = follower.catch_up().position.lsn

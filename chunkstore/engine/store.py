@@ -34,12 +34,10 @@ from chunkstore.metadata.lines import decode_writer_row
 from chunkstore.observer import Observer
 from chunkstore.operations.append import AppendWindow, append, settle
 from chunkstore.operations.attach import plan_open_session
-from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.change_set import commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.fence import SharedCheck
-from chunkstore.operations.kept_plans import KeptPlans
 from chunkstore.operations.maintenance import Maintenance
-from chunkstore.operations.read import ReadContext, find_segment
+from chunkstore.operations.read import OwnerReads, find_segment
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
 from chunkstore.operations.tables import Session, Table
@@ -102,25 +100,7 @@ class Store(ReadableContainer, UpkeepCalls):
         recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
         self._maintenance = Maintenance(container, recovery)
-        check = container.check_fence
-        self._context = ReadContext(
-            storage=storage,
-            names=names,
-            pool=container.pool,
-            parallel_read_bytes_min=settings.tuning.parallel_read_bytes_min,
-            verify=settings.verify == "blocks",
-            op_deadline_s=settings.op_deadline_s,
-            store=lambda: container.current.store,
-            check_open=container.check_owner,
-            check=SharedCheck(check, settings.op_deadline_s) if container.remote else check,
-            remote=container.remote,
-            kept=KeptPlans(),
-            concurrent_fence_check=container.remote,
-            tail_only=settings.read_fence == "tail",
-            recheck=container.check_fence,
-            rebuild=container.rebuild,
-            tail=container.tail,
-        )
+        self._context = OwnerReads(container)
         written = partial(_written, container, recovery, self._maintenance)
         self._space = Space(parts.stored_sizes, written, lambda: container.space.room(container.current.store))
         self._make_optimiser(optimiser)
@@ -280,7 +260,7 @@ class Store(ReadableContainer, UpkeepCalls):
         Atomic, durable; O(1) journal bytes; chunks go to garbage. Raises as ``seal``, and ``BadOffset`` beyond the length.
         Retry: safe.
         """
-        from chunkstore.operations.truncate import plan_truncate
+        from chunkstore.operations.segments import plan_truncate
 
         name, identity = resolve_writable(segment)
         check_number(offset, "offset")
@@ -293,7 +273,7 @@ class Store(ReadableContainer, UpkeepCalls):
         ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source with a start offset), ``BadOffset``. Retry: safe
         (``SegmentNotFound`` of the source if it had happened).
         """
-        from chunkstore.operations.concat import plan_concat
+        from chunkstore.operations.segments import plan_concat
 
         target_name, target_id = resolve_writable(target, "target")
         source_name, source_id = resolve(source, "source")

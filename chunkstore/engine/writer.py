@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final, Protocol, Self
 from weakref import WeakValueDictionary
 
@@ -398,7 +397,9 @@ class StorageWriter:
     def _append_batch(self, batch: Batch) -> int:
         if batch.underway is not None:
             try:
-                return self._appends.finish(batch.underway, partial(self._written, batch))
+                self._appends.write(batch.underway)
+                self._written(batch)
+                return self._appends.wait(batch.underway)
             except CacheDamaged:
                 # It did not happen, nor did anything after it: all of it is done again, one by one.
                 batch.underway = None

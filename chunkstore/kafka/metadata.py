@@ -21,7 +21,7 @@ from chunkstore.errors import ChunkstoreError, Closed, Conflict
 from chunkstore.kafka import model, rows
 from chunkstore.kafka.model import EPOCH_MAX, OFFSET_MAX, TopicIdPartition, check_int, require
 from chunkstore.kafka.rows import PartitionRow
-from chunkstore.operations.table_rows import TableEntry
+from chunkstore.operations.tables import TableEntry
 
 __all__ = ["RemoteLogMetadataManager", "RemoteLogMetadataReader"]
 

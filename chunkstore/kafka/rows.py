@@ -13,7 +13,7 @@ from chunkstore.errors import ChunkstoreError, Damaged
 from chunkstore.kafka import model
 from chunkstore.kafka.model import EPOCHS_MAX, OFFSET_MAX, RemoteLogSegmentMetadata, TopicIdPartition
 from chunkstore.metadata.codec import unpack_row
-from chunkstore.operations.table_rows import TableEntry
+from chunkstore.operations.tables import TableEntry
 
 __all__ = [
     "EPOCH", "HIGHEST", "ID", "LOG_START", "MAPPED", "NAMESPACE", "NOT_DELETED", "PARTITION", "SUPERSEDED", "UNREFERENCED", "PartitionRow",

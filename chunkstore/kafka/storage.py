@@ -34,7 +34,7 @@ from chunkstore.kafka.model import (
     require,
 )
 from chunkstore.kafka.sources import opened_file
-from chunkstore.operations.table_rows import TableEntry
+from chunkstore.operations.tables import TableEntry
 from chunkstore.records.arguments import SegmentHandle
 
 __all__ = [

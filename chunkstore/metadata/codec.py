@@ -5,14 +5,13 @@ read, its further fields survive in ``extra`` and are written back; a newer majo
 trusts lengths: a damaged row raises ``Damaged`` naming the key and the byte where the first wrong field is.
 
 Invariants: minor version N of a row kind has exactly N fields more than minor version 0, so that the number of fields
-says the version and a rewrite by older code keeps it. Leaves out: keys (``keys``), and whether rows fit together
-(``invariants``).
+says the version and a rewrite by older code keeps it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
@@ -43,16 +42,13 @@ __all__ = [
     "decode_segment",
     "decode_session",
     "decode_table",
-    "encode_chunk",
-    "encode_garbage",
-    "encode_pin",
+    "encode_row",
     "encode_segment",
-    "encode_session",
-    "encode_table",
     "pack_chunks",
     "unpack_row",
 ]
 
+R = TypeVar("R")
 MAJOR = 1
 MINOR = 0
 NUMBER_MAX = (1 << 63) - 1
@@ -101,34 +97,15 @@ def encode_segment(record: SegmentRecord) -> bytes:
     )  # fmt: skip
 
 
-def encode_chunk(record: ChunkRecord) -> bytes:
-    """The chunk's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
-    return pack_row((MAJOR, len(record[11]), *record[:11], *record[11]))
+def encode_row(record: ChunkRecord | GarbageRecord | TableRecord | SessionRecord | PinRecord) -> bytes:
+    """The value of any other row. Raises ``InvalidArgument`` as ``encode_segment``."""
+    extra = record[-1]
+    return pack_row((MAJOR, len(extra), *record[:-1], *extra))
 
 
 def pack_chunks(records: Iterable[tuple[object, ...]]) -> list[bytes]:
-    """``encode_chunk`` of plain tuples of a ``ChunkRecord``'s fields but ``extra``, for those who make very many. Nothing is checked."""
+    """``encode_row`` of plain tuples of a ``ChunkRecord``'s fields but ``extra``, for those who make very many. Nothing is checked."""
     return [_pack_raw((MAJOR, 0, *record)) for record in records]
-
-
-def encode_garbage(record: GarbageRecord) -> bytes:
-    """The garbage range's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
-    return pack_row((MAJOR, len(record[7]), *record[:7], *record[7]))
-
-
-def encode_table(record: TableRecord) -> bytes:
-    """The table row's value. Raises ``InvalidArgument`` as ``encode_segment``."""
-    return pack_row((MAJOR, len(record[2]), *record[:2], *record[2]))
-
-
-def encode_session(record: SessionRecord) -> bytes:
-    """The session's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
-    return pack_row((MAJOR, len(record[3]), *record[:3], *record[3]))
-
-
-def encode_pin(record: PinRecord) -> bytes:
-    """The pin's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
-    return pack_row((MAJOR, len(record.extra), *record[:5], *record.extra))
 
 
 def decode_segment(key: bytes | str, value: bytes) -> SegmentRecord:
@@ -237,26 +214,22 @@ def decode_extent(value: bytes) -> tuple[str, int, int, int, bytes] | None:
 
 def decode_garbage(key: bytes | str, value: bytes) -> GarbageRecord:
     """The record of a garbage row. Raises ``Damaged``."""
-    row = _checked(key, value, GARBAGE_FIELDS)
-    return _new(GarbageRecord, (*row[:7], row[7:]))
+    return _decode(GarbageRecord, key, value, GARBAGE_FIELDS)
 
 
 def decode_table(key: bytes | str, value: bytes) -> TableRecord:
     """The record of a table row. Raises ``Damaged``."""
-    row = _checked(key, value, TABLE_FIELDS)
-    return _new(TableRecord, (*row[:2], row[2:]))
+    return _decode(TableRecord, key, value, TABLE_FIELDS)
 
 
 def decode_session(key: bytes | str, value: bytes) -> SessionRecord:
     """The record of a session row. Raises ``Damaged``."""
-    row = _checked(key, value, SESSION_FIELDS)
-    return _new(SessionRecord, (*row[:3], row[3:]))
+    return _decode(SessionRecord, key, value, SESSION_FIELDS)
 
 
 def decode_pin(key: bytes | str, value: bytes) -> PinRecord:
     """The record of a pin row. Raises ``Damaged``."""
-    row = _checked(key, value, PIN_FIELDS)
-    return _new(PinRecord, (*row[:5], row[5:]))
+    return _decode(PinRecord, key, value, PIN_FIELDS)
 
 
 def unpack_row(value: bytes, array_max: int) -> Any:
@@ -279,18 +252,19 @@ def unpack_row(value: bytes, array_max: int) -> Any:
     return _unpack(value, use_list=False, max_array_len=array_max, max_map_len=0, max_ext_len=0)
 
 
-def _checked(key: bytes | str, value: bytes, fields: Fields) -> tuple[Any, ...]:
-    """All fields of a row, checked one by one: fast enough for the kinds that are not on the way of every append."""
+def _decode(record: Callable[..., R], key: bytes | str, value: bytes, fields: Fields) -> R:
+    """A row whose fields are checked one by one: fast enough for the kinds that are not on the way of every append."""
     try:
         major, minor, *values = unpack_row(value, ROW_ELEMENTS_MAX)
+        width = len(fields)
         if (
             type(major) is type(minor) is int
             and major == MAJOR
-            and 0 <= minor == len(values) - len(fields) <= FIELDS_MAX
+            and 0 <= minor == len(values) - width <= FIELDS_MAX
             and len(value) <= _ROW_MAX
             and all(field.holds(item) for field, item in zip(fields, values, strict=False))
         ):
-            return tuple(values)
+            return record(*values[:width], tuple(values[width:]))
     except (TypeError, ValueError):
         pass
     raise _damage(key, value, fields)

@@ -23,8 +23,6 @@ truncation. Floors below a run row's base are refused besides.
 Dead extents cost only space. COLLECT drops them from the low end of the runs of the chunks it forgets. What it cannot
 reach (dead ones after live ones, after REPLACE; all of a segment's foreign chunks after ``rebuild_index``) stays until
 the segment's own end or a rebuild.
-
-Leaves out: rows and their digest (``fold``), storing (``lmdb``, ``memory``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     extent in the journal   i | run | offset in the run  ->  chunk id
 
 An entry is put by the APPEND whose chunk is an extent, next to the offset index's own; it goes with the chunk's row, or later. Promises: an
-extent that has a row, in a list or in garbage, has an entry. Leaves out: keeping it (``index``).
+extent that has a row, in a list or in garbage, has an entry.
 """
 
 from __future__ import annotations

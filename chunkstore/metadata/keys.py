@@ -65,23 +65,12 @@ RUN = b"r"
 EXTENT = b"x"
 ROW_KINDS = frozenset(b"CEGPST")
 
+# Reserved table namespaces (FORMAT.md has their keys and values).
 WRITERS_NAMESPACE = "!writers"
-"""Reserved table namespace: last event number and offset of each (segment id, writer id)."""
-
-"""Reserved table namespace: a row for each chunk that grows lazily, from its id to its segment's name."""
-
 BLOCKS_NAMESPACE = "!blocks"
-"""Reserved table namespace: the CRCs at the borders of a chunk's blocks."""
-
 RETENTION_NAMESPACE = "!retention"
-"""Reserved table namespace: retention policies of segments and of prefixes."""
-
 QUOTA_NAMESPACE = "!quota"
-"""Reserved table namespace: one row without a key, the quota of the container."""
-
 SCRUB_NAMESPACE = "!scrub"
-"""Reserved table namespace: one row without a key, where scrubbing goes on."""
-
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")

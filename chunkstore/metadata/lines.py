@@ -3,7 +3,6 @@
 Promises: one pure function of the state and the lines, for owners, replicas, recovery and checks alike: the same lines on the same state
 are the same rows. Each extent becomes a chunk after its segment's last one; the id follows from segment, epoch, lsn and the extent's
 number in the record. A line that does not follow its segment's end is ``Damaged``, and nothing is derived.
-Leaves out: the bytes themselves, storing (``fold``), how a record holds its lines (``chunkstore_journal``).
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from chunkstore.metadata.codec import (
     decode_chunk,
     decode_segment,
     decode_table,
-    encode_chunk,
+    encode_row,
     encode_segment,
-    encode_table,
     pack_chunks,
 )
 from chunkstore.metadata.keys import CHUNK, SEGMENT, writer_key
@@ -188,8 +186,8 @@ class LineFold:
             if grown.front is not None:
                 # Whether it may grow still is not for an append to say: a spill may be filling it.
                 following = grown.front.followed(grown.ids[0][1], grown.front.state)
-                rows.append((CHUNK + grown.segment.last_chunk, encode_chunk(following), grown.front_raw))
-        rows += [(key, encode_table(record), self._get(key)) for key, record in self._events.items()]
+                rows.append((CHUNK + grown.segment.last_chunk, encode_row(following), grown.front_raw))
+        rows += [(key, encode_row(record), self._get(key)) for key, record in self._events.items()]
         self._segments, self._events = {}, {}
         return Derived(rows, fresh, extents)
 

@@ -1,8 +1,7 @@
 """What the rows of pins say together: which position is the lowest that has to stay restorable (protocol 3.14.7).
 
 Promises: read from one view; a pin whose row cannot be read may mean any position, so it counts as the lowest: who looks
-for something to delete finds nothing. Leaves out: making and ending pins (``operations.pins``), what stays for one (the collections
-of chunks and of the journal).
+for something to delete finds nothing.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ Promises
 
 Errors: ``StorageFull`` (cache disk), ``CacheDamaged`` (a row is not what was written here; every later call says so, too),
 ``StorageUnavailable`` (anything else of the cache), ``Damaged`` (a row cannot be decoded, or a replayed digest differs), ``Closed``.
-Leaves out: deciding what is committed (the journal) and what a change means (the engine).
 """
 
 from __future__ import annotations
@@ -207,6 +206,11 @@ class MetadataStore(ABC):
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
         """One row, freshly."""
+
+    def audit(self) -> None:
+        """As ``MetadataView.audit``, of a view that is opened now."""
+        with self.view() as view:
+            view.audit()
 
     @abstractmethod
     def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:

@@ -4,7 +4,6 @@ Promises: it outlives the rows. A store that is held, rotten, thrown away or tor
 next claimant compares that with the journal. Written after each transaction, without a sync, and synced by a clean close: as durable as
 the rows themselves. One file for each address, replaced when another store becomes current, so that a former writer's last
 changes go to a file that no longer has a name. A damaged file says nothing.
-Leaves out: the comparison (the journal's ``SeenEnds``), and which store is current (``lmdb.cache``).
 """
 
 from __future__ import annotations

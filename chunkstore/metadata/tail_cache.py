@@ -7,7 +7,7 @@ of it, and a caller that has bounded a read by a view of the rows finds the byte
 Promises: what is put was committed (``OwnedEpoch``, ``Follower``), and is given out as it was put. What a segment has here is
 contiguous; the segments that were appended to longest ago go first, each from its oldest byte on, but before them what is in chunks.
 Bounded, with what keeping it costs.
-Thread-safe. Leaves out: which bytes there are, and whether a segment is there at all (the rows).
+Thread-safe.
 """
 
 from __future__ import annotations

@@ -10,16 +10,12 @@ Promises
 * Appends of one ``AppendWindow`` are under way at once, each after the one before it and nowhere else: in the same epoch while that is
   undecided, or once it is committed. So what is committed is a prefix: when one fails, all after it have failed or are refused. Several
   are written at once only where every append makes chunks of its own.
-
-Leaves out: buffering (``chunkstore.engine.writer``), commits of several segments
-(``commit_changes``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
@@ -39,6 +35,7 @@ from chunkstore.errors import (
 )
 from chunkstore.operations.append_line import (
     OFFSET_MAX,
+    AppendRequest,
     append_line,
     enter_line,
     known_event,
@@ -50,38 +47,32 @@ from chunkstore.operations.append_plan import PlannedAppend, plan_on_tail, write
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import NOT_LOADED, Pending, PendingOp, PendingSegment, Stale
-from chunkstore.records.segments import ACTIVE
 from chunkstore.storage import ChunkHandle
 
 __all__ = ["AppendWindow", "Underway", "append", "settle"]
 
+_make = tuple.__new__  # what a NamedTuple's constructor does, without its argument handling
+
 
 class Underway:
-    """An append that is written after its reservation, by who made it: its operation and plan, once it has one. ``check`` is called
-    with the segment's lock held, and raises what keeps it out of the queue."""
+    """An append of a window, which is written after its reservation: its operation and plan, once it has them."""
 
-    __slots__ = ("check", "offset", "op", "owned", "planned", "request")
-
-    def __init__(self, check: Callable[[], None]) -> None:
-        self.check: Callable[[], None] = check
+    def __init__(self, window: AppendWindow, before: Underway | None) -> None:
+        self.window = window
+        self.before = before
         self.offset: int = 0
         self.owned: OwnedEpoch
         self.op: Pending
         self.request: AppendRequest
         self.planned: PlannedAppend | None = None
 
-
-class AppendRequest(NamedTuple):
-    """What a caller asked for."""
-
-    name: str
-    identity: int | None
-    data: BytesLike
-    expected_offset: int | None
-    writer_id: bytes | None
-    event_number: int
-    deadline: Deadline
-    underway: Underway | None = None
+    def check(self) -> None:
+        """With the segment's lock held: may it enter the queue? Raises ``_Alone``, ``_Refused``."""
+        if self.window.closed:
+            raise _Refused(Closed("this writer"))
+        if self.before is not None and self.before.op.decided and self.before.op.error is not None:
+            error = self.before.op.error
+            raise _Alone if isinstance(error, CacheDamaged) else _Refused(error.copy())
 
 
 def append(
@@ -95,14 +86,16 @@ def append(
 ) -> int:
     """Append ``data``; returns the offset it was written at, once it is committed. See ``Store.append``."""
     deadline = Deadline(container.settings.op_deadline_s)
-    line = append_line(container, name, identity, data, expected_offset, writer_id, event_number, deadline)
+    request: AppendRequest = _make(
+        AppendRequest, (name, identity, data, expected_offset, writer_id, event_number, deadline)
+    )
+    line = append_line(container, request)
     entered = None
     if line is not None:
         owned, op = line
         if op.decided and op.error is None:
             return op.offset
         entered = owned, op, op.offset
-    request = AppendRequest(name, identity, data, expected_offset, writer_id, event_number, deadline)
     return container.run(partial(reserve, container, request), deadline, len(data), entered)
 
 
@@ -144,7 +137,9 @@ def _lock(owned: OwnedEpoch, name: str, deadline: Deadline) -> PendingSegment:
     return state
 
 
-def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch) -> tuple[Pending | None, int]:
+def reserve(
+    container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch, underway: Underway | None = None
+) -> tuple[Pending | None, int]:
     """Reserve, write and enter the queue; the offset, and the operation to wait for, if there is anything to write. What is
     ``underway`` is not written yet where that needs no lock."""
     data, queue, appendable = request.data, owned.queue, owned.appendable
@@ -156,21 +151,19 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
                 raise Stale  # before anything is written: who drains has looked for locks already, perhaps
             if state.tip_generation != queue.generation:
                 load_tip(container, owned, state)
-            if request.underway is not None:
-                request.underway.check()
+            if underway is not None:
+                underway.check()
             answer = _admit(owned, state, request)
             if answer is not None:
                 return None, answer
             if container.backlog.takes(data, state.line_bytes_max):
-                line, _ = enter_line(container, state, data, request.writer_id, request.event_number, queue.enter)
+                line, _ = enter_line(container, queue, state, request, leads=False)
                 return line, line.offset
             if state.generation != queue.generation:
                 owned.load(state)
             generation, segment = state.generation, state.segment
             assert segment is not None  # admitted
-            planned = plan_on_tail(
-                owned, segment, state.tail, state.growing, state.tail_name, state.open_row, data, runtime.now_ms()
-            )
+            planned = plan_on_tail(owned, segment, state.tail, data, runtime.now_ms())
             op = PendingOp([planned.header], planned.rows, (state,), planned.targets if appendable else (), generation)
             state.generation, state.writing = NOT_LOADED, planned.rows if appendable else {}
             if planned.pieces:
@@ -180,8 +173,8 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
                     if planned.pieces or container.remote:
                         write_pieces(container, planned, data, request.deadline)
                     else:
-                        handle = ChunkHandle(planned.targets[0], True)
-                        container.storage.write(handle, planned.tail.length - len(data), data)
+                        handle = ChunkHandle(planned.tail.name, True)
+                        container.storage.write(handle, planned.tail.record.length - len(data), data)
                 except (InvalidOffset, ChunkNotFound, ChunkExists) as error:
                     # The tail differs from its record (an earlier half-done write): it is closed for ever; plan again.
                     raise Stale from error
@@ -191,13 +184,12 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
                 # Not before the write: an operation that never enters the queue is never decided, and a retry would wait for it.
                 remember_event(state, op, segment, request.writer_id, request.event_number, data)
             queue.enter(op)
-            growing = appendable and planned.tail.state == ACTIVE
-            state.advance(planned.segment, planned.tail, planned.targets[-1], growing, planned.open_row, generation)
+            state.advance(planned.segment, planned.tail, generation)
         finally:
             state.lock.release()
         if not op.written:
-            if request.underway is not None:
-                request.underway.planned = planned
+            if underway is not None:
+                underway.planned = planned
                 return op, segment.length
             write_pieces(container, planned, data, request.deadline)
             queue.written(op)
@@ -256,13 +248,13 @@ class _Refused(Exception):
 
 
 class AppendWindow:
-    """See the module. ``begin`` is for one thread at a time; ``finish`` for many."""
+    """See the module. ``begin`` is for one thread at a time, the others for many."""
 
     def __init__(self, container: OwnedContainer, name: str, identity: int) -> None:
         self._container = container
         self._name = name
         self._identity = identity
-        self._closed = False
+        self.closed: bool = False
         self.wide: bool = not container.storage.capabilities.append
         """Whether several can be written at the same time."""
         self.remote: bool = container.remote
@@ -293,20 +285,18 @@ class AppendWindow:
     ) -> Underway | None:
         """Reserve and enter an append after ``before`` (None: all before it is committed). None: it has to be done alone, when everything
         before it is committed: there is nothing to write, or what was before it did not happen and is done again. Whatever it returns
-        must come to ``finish``. Raises as ``append``; nothing happened."""
+        must come to ``write`` and ``wait``. Raises as ``append``; nothing happened."""
         container = self._container
         deadline = container.deadline()
-        underway = Underway(partial(self._check, before))
-        request = AppendRequest(
-            self._name, self._identity, data, expected_offset, writer_id, event_number, deadline, underway
-        )
+        underway = Underway(self, before)
+        request = AppendRequest(self._name, self._identity, data, expected_offset, writer_id, event_number, deadline)
 
         def attempt(owned: OwnedEpoch) -> tuple[Pending | None, int]:
             # In another epoch nothing holds this one up: what became of the one before has to be known first.
             foreign = before is not None and before.owned is not owned
             if before is not None and foreign and not before.owned.queue.wait_decided(before.op, deadline):
                 deadline.fail("waiting for an earlier append of this writer")
-            return reserve(container, request, owned)
+            return reserve(container, request, owned, underway)
 
         try:
             owned, op, offset = container.enter(attempt, deadline, len(data))
@@ -317,30 +307,26 @@ class AppendWindow:
         if op is None:
             return None
         underway.owned, underway.op, underway.offset, underway.request = owned, op, offset, request
+        underway.before = None  # else each would keep all before it, with their bytes
         return underway
 
-    def _check(self, before: Underway | None) -> None:
-        """With the segment's lock held: may the next one enter?"""
-        if self._closed:
-            raise _Refused(Closed("this writer"))
-        if before is not None and before.op.decided and before.op.error is not None:
-            raise _Alone if isinstance(before.op.error, CacheDamaged) else _Refused(before.op.error.copy())
-
-    def finish(self, underway: Underway, written: Callable[[], None]) -> int:
-        """Write the bytes, call ``written``, and wait until the append is committed; returns its offset. Raises as ``append``, and
-        ``CacheDamaged``: it did not happen, nor did anything after it."""
-        owned, op, request = underway.owned, underway.op, underway.request
+    def write(self, underway: Underway) -> None:
+        """Write the bytes of what ``begin`` returned. Raises as ``append``, and ``CacheDamaged``: it did not happen, nor did anything after
+        it."""
+        op, request = underway.op, underway.request
         if underway.planned is not None and not op.decided:
             try:
                 write_pieces(self._container, underway.planned, request.data, request.deadline)
-                owned.queue.written(op)  # type: ignore[arg-type]  # only lines have nothing to write
+                underway.owned.queue.written(op)  # type: ignore[arg-type]  # only lines have nothing to write
             except BaseException as error:
-                fail_unwritten(owned, op, error)
+                fail_unwritten(underway.owned, op, error)
                 raise
-        written()
-        self._container.wait(owned, op, request.deadline)
+
+    def wait(self, underway: Underway) -> int:
+        """Wait until what was written is committed; returns its offset. Raises as ``write``."""
+        self._container.wait(underway.owned, underway.op, underway.request.deadline)
         return underway.offset
 
     def close(self) -> None:
         """Refuse what has not entered yet."""
-        self._closed = True
+        self.closed = True

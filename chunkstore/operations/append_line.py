@@ -7,13 +7,12 @@ Promises
 * Exactly once (protocol 3.5): the row of a writer's last event commits in the same record as the append it describes. An undecided event
   is waited for before a repetition of it is answered; the next one goes after it into the queue, and fails with it.
 * What a line changes is derived when it is needed (``metadata.lines``); the segment's *tip* is all that the next line has to know.
-Leaves out: what is not plain (``append``), the record (``OwnedEpoch``), group commit (``commit_queue``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c, crc32c_of_bytes
@@ -21,18 +20,49 @@ from chunkstore.deadline import Deadline
 from chunkstore.errors import Conflict
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.lines import WriterEvent, decode_writer_row, encode_writer_row
+from chunkstore.operations.commit_queue import CommitQueue
 from chunkstore.operations.container import SPACE_CHECK_S, OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
-from chunkstore.operations.pending import NOT_LOADED, PendingLine, PendingOp, PendingSegment, Stale, Undecided, Waiter
+from chunkstore.operations.pending import (
+    NOT_LOADED,
+    Pending,
+    PendingLine,
+    PendingOp,
+    PendingSegment,
+    Stale,
+    Undecided,
+    Waiter,
+)
 from chunkstore.records.blocks import BLOCK_BYTES
 from chunkstore.records.segments import FLAG_SEALED, KIND_INLINE, SegmentRecord, TableRecord
 
-__all__ = ["OFFSET_MAX", "append_line", "enter_line", "known_event", "load_tip", "remember_event", "require_same_event"]
+__all__ = [
+    "OFFSET_MAX",
+    "AppendRequest",
+    "append_line",
+    "enter_line",
+    "known_event",
+    "load_tip",
+    "remember_event",
+    "require_same_event",
+]
 
-T = TypeVar("T")
 OFFSET_MAX: Final = (1 << 63) - 1
 _NAME_BYTES_MAX: Final = 255
 """What a line has room for."""
+
+
+class AppendRequest(NamedTuple):
+    """What a caller asked for. ``identity``: of the segment, None: of any; ``writer_id`` and ``event_number``: of an append that happens
+    once."""
+
+    name: str
+    identity: int | None
+    data: BytesLike
+    expected_offset: int | None
+    writer_id: bytes | None
+    event_number: int
+    deadline: Deadline
 
 
 def load_tip(container: OwnedContainer, owned: OwnedEpoch, state: PendingSegment) -> None:
@@ -42,7 +72,7 @@ def load_tip(container: OwnedContainer, owned: OwnedEpoch, state: PendingSegment
     segment, tail = state.segment, state.tail
     state.segment_id = 0
     if segment is not None:
-        following = tail is not None and tail.kind == KIND_INLINE
+        following = tail is not None and tail.record.kind == KIND_INLINE
         fits = len(state.encoded) <= _NAME_BYTES_MAX
         longest = container.inline_bytes_after if following else container.inline_bytes
         state.segment_id, state.length = segment.id, segment.length
@@ -53,21 +83,21 @@ def load_tip(container: OwnedContainer, owned: OwnedEpoch, state: PendingSegment
 
 
 def enter_line(
-    container: OwnedContainer,
-    state: PendingSegment,
-    data: BytesLike,
-    writer_id: bytes | None,
-    event_number: int,
-    enter: Callable[[PendingLine], T],
-) -> tuple[PendingLine, T]:
-    """With the lock held and the tip loaded: put an admitted append into the queue by ``enter``. Raises ``Stale``."""
+    container: OwnedContainer, queue: CommitQueue, state: PendingSegment, request: AppendRequest, *, leads: bool
+) -> tuple[PendingLine, Sequence[Pending] | Waiter | None]:
+    """With the lock held and the tip loaded: put an admitted append into the queue; with ``leads`` as ``CommitQueue.enter_line``."""
+    data, writer_id, event_number = request.data, request.writer_id, request.event_number
     if type(data) is not bytes:
         data = bytes(data)
     offset, length, event = state.length, len(data), None
     if writer_id is not None:
         event = writer_id, event_number, crc32c_of_bytes(data)
     op = PendingLine(state, state.segment_id, offset, data, event, state.tip_generation)
-    entered = enter(op)
+    entered = None
+    if leads:
+        entered = queue.enter_line(op)
+    else:
+        queue.enter(op)
     if event is not None:
         state.writers[event[0]] = WriterEvent(event_number, offset, length, event[2]), op
     state.length = offset + length
@@ -77,17 +107,9 @@ def enter_line(
     return op, entered
 
 
-def append_line(
-    container: OwnedContainer,
-    name: str,
-    identity: int | None,
-    data: BytesLike,
-    expected_offset: int | None,
-    writer_id: bytes | None,
-    event_number: int,
-    deadline: Deadline,
-) -> tuple[OwnedEpoch, PendingLine] | None:
+def append_line(container: OwnedContainer, request: AppendRequest) -> tuple[OwnedEpoch, PendingLine] | None:
     """Enter an append, and commit it or wait; it is decided, or the deadline has passed. None: nothing was entered."""
+    name, identity, data, expected_offset, writer_id, event_number, deadline = request
     owned = container.current
     queue = owned.queue
     state = owned.segments.by_name.get(name)
@@ -125,7 +147,7 @@ def append_line(
                 known = state.writers.get(writer_id)
                 if known is None or known[0].number >= event_number or known[1].error is not None:
                     return None
-            op, entered = enter_line(container, state, data, writer_id, event_number, queue.enter_line)
+            op, entered = enter_line(container, queue, state, request, leads=True)
         except Stale:
             return None
         finally:

@@ -13,10 +13,11 @@ from typing import Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.config import KIB, MIB, Settings
+from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.records.blocks import BLOCK_BYTES
 from chunkstore.records.chunks import Capabilities
 
-__all__ = ["Backlog", "Mark", "Waiting", "inline_limits"]
+__all__ = ["Arrival", "Backlog", "Mark", "Waiting", "inline_limits"]
 
 _INLINE_BYTES: Final = 64 * KIB
 _BEHIND_TIMES: Final = 4
@@ -46,6 +47,15 @@ class Waiting:
         self.came_bytes: int = 0
 
 
+class Arrival(NamedTuple):
+    """What a commit adds to a segment: so many extents and bytes, or with a ``source`` all that this segment had."""
+
+    name: str
+    size_bytes: int = 0
+    extents: int = 0
+    source: str = ""
+
+
 class Mark(NamedTuple):
     """What was counted of a segment at some time."""
 
@@ -60,6 +70,8 @@ class Backlog:
     def __init__(self, settings: Settings) -> None:
         self._extents_max = 2 * settings.tuning.inline_rows_max
         self._bytes_max = max(_BEHIND_BYTES, 2 * settings.tail_cache_bytes)
+        self.tail: TailCache = TailCache(settings.tail_cache_bytes)
+        """Bytes that were appended last."""
         self._lock = runtime.lock()
         self._held: dict[str, Waiting] = {}
         self.extents: int = 0
@@ -84,11 +96,13 @@ class Backlog:
             self.extents += extents
             self.size_bytes += size_bytes
 
-    def moved(self, source: str, target: str) -> None:
-        """What one segment had is the other's."""
-        held = self._held.get(source)
-        if held is not None:
-            self.came(target, held.size_bytes, held.extents, held.since_s)
+    def count(self, arrival: Arrival) -> None:
+        """The cache shows what a commit has added."""
+        name, size_bytes, extents, source = arrival
+        if not source:
+            self.came(name, size_bytes, extents)
+        elif (held := self._held.get(source)) is not None:
+            self.came(name, held.size_bytes, held.extents, held.since_s)
             self.settle(source, self.mark(source))
 
     def mark(self, name: str) -> Mark | None:

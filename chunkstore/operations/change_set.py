@@ -4,32 +4,135 @@ Promises
 * Several changes in one see each other and become one record: all or nothing.
 * Splices cost O(1) journal bytes; what leaves a chunk list goes to garbage as a range (protocol A7).
 * Planning does no chunk I/O (an append inside a change set is planned here and written by ``commit_changes``).
-
-Leaves out: the verbs, a file each; locks and commits (``commit_changes``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
+from typing import TypeVar
 
 from chunkstore import runtime
+from chunkstore.changes import ADDS_NOTHING
 from chunkstore.checksum import BytesLike
 from chunkstore.config import LIMITS
-from chunkstore.errors import BadOffset, Damaged, InvalidArgument, SegmentNotFound, SegmentSealed
+from chunkstore.deadline import Deadline
+from chunkstore.errors import (
+    BadOffset,
+    ChunkExists,
+    ChunkNotFound,
+    Damaged,
+    InvalidArgument,
+    InvalidOffset,
+    SegmentNotFound,
+    SegmentSealed,
+)
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.blocks import last_row_key
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
-from chunkstore.metadata.port import MetadataView, Op
-from chunkstore.operations.append_plan import PlannedAppend, plan_inline
+from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.reserved import last_row_key
+from chunkstore.operations.append_plan import PlannedAppend, plan_inline, write_pieces
+from chunkstore.operations.backlog import Arrival
+from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
-from chunkstore.operations.pending import PendingSegment, RowRecord
+from chunkstore.operations.pending import NOT_LOADED, PendingOp, PendingSegment, Stale, Tail
 from chunkstore.records.blocks import BLOCK_BYTES
 from chunkstore.records.names import NO_CHUNK, chunk_segment
-from chunkstore.records.segments import ACTIVE, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
+from chunkstore.records.segments import ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
 
-__all__ = ["ChangeSet"]
+__all__ = ["ChangeSet", "commit_changes"]
+
+T = TypeVar("T")
+
+
+def commit_changes(
+    container: OwnedContainer,
+    names: Iterable[str],
+    plan: Callable[[ChangeSet], T],
+    *,
+    tables: bool = False,
+    adds: int = ADDS_NOTHING,
+) -> T:
+    """Plan and commit changes of ``names`` (segments) and, with ``tables``, of table rows. Returns what ``plan`` returned, which may
+    be called several times. ``adds``: bytes of chunks, or 0 for rows alone, that safe mode refuses. Raises what planning raises, and the
+    errors of commits."""
+    deadline = container.deadline()
+
+    def attempt(owned: OwnedEpoch) -> tuple[PendingOp | None, T]:
+        by_name = owned.segments.by_name
+        states = {name: by_name.get(name) or owned.segments.find(name) for name in sorted(set(names))}
+        with ExitStack() as turns:
+            for state in states.values():
+                _take(turns, state.turn, deadline, state.name)
+            while True:
+                with ExitStack() as locks:
+                    for state in states.values():
+                        _take(locks, state.lock, deadline, state.name)
+                        if by_name.get(state.name) is not state:
+                            raise Stale
+                    undecided = next((op for state in states.values() if (op := state.undecided())), None)
+                    if undecided is None:
+                        if tables:
+                            _take(locks, owned.tables.lock, deadline, "the tables")
+                        with container.bounded(deadline):
+                            return _plan_and_enter(container, owned, states, plan, deadline)
+                # Without the locks, which others need, but with the turns: no later operation overtakes.
+                if not owned.queue.wait_decided(undecided, deadline):
+                    deadline.fail("waiting for an earlier operation")
+
+    return container.run(attempt, deadline, adds)
+
+
+def _take(taken: ExitStack, lock: runtime.Lock, deadline: Deadline, name: str) -> None:
+    if not lock.acquire(False):
+        deadline.acquire(lock, f"the lock of {name!r}")
+    taken.callback(lock.release)
+
+
+def _plan_and_enter(
+    container: OwnedContainer,
+    owned: OwnedEpoch,
+    states: dict[str, PendingSegment],
+    plan: Callable[[ChangeSet], T],
+    deadline: Deadline,
+) -> tuple[PendingOp | None, T]:
+    if container.draining or owned.queue.ended:
+        raise Stale  # before anything is written
+    for state in states.values():
+        state.settle_write()
+    with closing(ChangeSet(owned, states)) as changes:
+        op = changes.op
+        result = plan(changes)
+        if not op.headers and op.kind is RecordKind.OPS:
+            return None, result
+        if changes.appends:
+            for state in op.segments:
+                state.generation, state.writing = NOT_LOADED, op.rows
+        for planned, data in changes.appends:
+            try:
+                write_pieces(container, planned, data, deadline)
+            except (InvalidOffset, ChunkNotFound, ChunkExists) as error:
+                # The tail differs from its record: it is closed for ever; plan again, with a new chunk.
+                raise Stale from error
+            if owned.appendable:
+                changes.sync_names.extend(planned.targets)
+        outcomes = [changes.outcome(state) for state in op.segments]
+        for state in op.segments:
+            state.unload()
+        try:
+            owned.tables.remember(op)
+            owned.queue.enter(op)
+        except Stale:
+            op.decided = True
+            raise
+        except BaseException as error:
+            # Interrupted: whether it is queued is unknown, and what depends on it must not wait for ever.
+            owned.end(unexpected(error))
+            raise
+        for state, outcome in zip(op.segments, outcomes, strict=True):
+            state.advance(*outcome, op.generation)
+    return op, result
 
 
 class ChangeSet:
@@ -39,26 +142,22 @@ class ChangeSet:
         self.owned = owned
         self._view: MetadataView | None = None
         self.states = states
-        self.rows: dict[bytes, RowRecord] = {}
-        self.headers: list[Op] = []
-        self.kind = RecordKind.OPS
-        """Of the record; another kind says what it is about in ``notes`` instead of ``headers``."""
-        self.notes: tuple[object, ...] = ()
-        self.garbage: list[GarbageRecord] = []
-        self.appends: list[tuple[PlannedAppend, BytesLike]] = []
-        self.inline: list[tuple[bytes, bytes]] = []
-        """Of appends whose bytes go into the record: the keys of their extents, and the bytes."""
-        self.counts: list[Callable[[], None]] = []
-        """What the commit changes of the extents that wait to be spilled (``PendingOp``)."""
-        self._extents: set[bytes] = set()
-        self.inline_bytes: int = 0
-        self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool, bytes]] = {}
-        """What planned appends make of their segments, for as long as nothing else changes those."""
+        op = self.op = PendingOp([], {}, tuple(states.values()), [], owned.queue.generation, reshapes=True)
+        """What the changes come to. A record of another kind than OPS says what it is about in ``notes`` instead of ``headers``."""
+        self.rows = op.rows
+        self.headers = op.headers
+        self.garbage = op.garbage
+        self.table_keys = op.table_keys
+        self.counts = op.counts
         self.sync_names: list[str] = []
-        """Objects that were written before this was planned, to be made durable first."""
+        """Objects that were written before the commit, to be made durable first."""
+        op.sync_names = self.sync_names
+        self.appends: list[tuple[PlannedAppend, BytesLike]] = []
+        self._extents: set[bytes] = set()
+        self._appended: dict[str, tuple[SegmentRecord, Tail]] = {}
+        """What planned appends make of their segments, for as long as nothing else changes those."""
         self._chunks_planned = 0
         self.now_ms: int = runtime.now_ms()
-        self.table_keys: list[bytes] = []
         self.conditional_keys: set[bytes] = set()
         self.mentioned_keys: set[bytes] = set()
         self._restructured: set[int] = set()
@@ -110,49 +209,50 @@ class ChangeSet:
         # Locked, and nothing undecided: the pending fields are the committed ones.
         return state.generation == self.owned.queue.generation
 
-    def outcome(self, state: PendingSegment) -> tuple[SegmentRecord | None, ChunkRecord | None, str, bool, bytes]:
-        """What ``state`` will be: segment, tail, the tail's name, whether it may grow, its open row. Raises ``Damaged``."""
+    def outcome(self, state: PendingSegment) -> tuple[SegmentRecord | None, Tail | None]:
+        """What ``state`` will be: the segment, and its last chunk. Raises ``Damaged``."""
         key = segment_key(state.name)
         if self._appended and (after := self._appended.get(state.name)) and self.rows[key] is after[0]:
             return after
         if self._is_loaded(state) and key not in self.rows:
-            return state.segment, state.tail, state.tail_name, state.growing, state.open_row
+            return state.segment, state.tail
         segment = self.find(state.name)
         if segment is None or not segment.last_chunk:
-            return segment, None, "", False, b""
+            return segment, None
         identity = segment.last_chunk
         tail = self.chunk(identity)
         row = self.rows.get(last_row_key(identity, tail.length))
         open_row = row.value if isinstance(row, TableRecord) else b""
-        return segment, tail, self.owned.names.chunk(identity), self.owned.may_grow(identity, tail, state), open_row
+        return segment, self.owned.tail_of(identity, tail, state, open_row)
 
     def append(self, planned: PlannedAppend, data: BytesLike) -> None:
         """Add a planned append, whose bytes ``commit_changes`` writes."""
         self.appends.append((planned, data))
         self.count_chunks(len(planned.targets))
+        self._add(planned)
+
+    def _add(self, planned: PlannedAppend) -> None:
         self.rows.update(planned.rows)
         self.headers.append(planned.header)
-        tail, segment = planned.tail, planned.segment
-        growing = self.owned.appendable and tail.state == ACTIVE
-        self._appended[segment.name] = segment, tail, planned.targets[-1], growing, planned.open_row
+        self._appended[planned.segment.name] = planned.segment, planned.tail
 
-    def append_inline(self, segment: SegmentRecord, tail: ChunkRecord | None, data: bytes) -> None:
+    def append_inline(self, segment: SegmentRecord, tail: Tail | None, data: bytes) -> None:
         """Add an append whose bytes go into the record: to the extent that this change set made last of the segment, or as one more. What a
         concat brought is another segment's: readers of the record take bytes that are added to an extent for the segment's own."""
         size_max = min(BLOCK_BYTES, segment.chunk_size_bytes_max)
-        extends = segment.last_chunk in self._extents and tail is not None and tail.length + len(data) <= size_max
+        extends = (
+            segment.last_chunk in self._extents and tail is not None and tail.record.length + len(data) <= size_max
+        )
         extends = extends and chunk_segment(segment.last_chunk) == segment.id
         planned = plan_inline(self.owned, segment, tail, extends, data, self.now_ms)
         if not extends:
             self.count_chunks(1)
             self.restructure(segment.id)
         self._extents.add(planned.segment.last_chunk)
-        self.inline.append((chunk_key(planned.segment.last_chunk), data))
-        self.inline_bytes += len(data)
-        self.counts.append(partial(self.owned.backlog.came, segment.name, len(data), not extends))
-        self.rows.update(planned.rows)
-        self.headers.append(planned.header)
-        self._appended[segment.name] = planned.segment, planned.tail, "", False, b""
+        self.op.inline.append((chunk_key(planned.segment.last_chunk), data))
+        self.op.inline_bytes += len(data)
+        self.counts.append(Arrival(segment.name, len(data), not extends))
+        self._add(planned)
 
     def count_chunks(self, count: int) -> None:
         """Say that the record takes so many chunks more. Raises ``InvalidArgument`` where it would grow too long."""

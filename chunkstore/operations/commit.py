@@ -1,7 +1,6 @@
 """``store.commit``: several changes planned in one change set.
 
-Promises: results in the order of the changes; chunks that were written before are looked at before the locks. Leaves out: locks and commit
-(``commit_changes``).
+Promises: results in the order of the changes; chunks that were written before are looked at before the locks.
 """
 
 from __future__ import annotations
@@ -31,15 +30,20 @@ from chunkstore.checksum import check_data
 from chunkstore.config import LIMITS
 from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.attach import plan_attach, plan_end_session
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.operations.concat import plan_concat
+from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import ExistenceCheck
+from chunkstore.operations.pending import ExistenceCheck
 from chunkstore.operations.replace import plan_replace
-from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
-from chunkstore.operations.table_rows import plan_delete_row, plan_put_row
-from chunkstore.operations.truncate import plan_truncate
+from chunkstore.operations.segments import (
+    plan_attributes,
+    plan_concat,
+    plan_create,
+    plan_delete,
+    plan_seal,
+    plan_truncate,
+    plan_unseal,
+)
+from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.written_chunks import existence_checked
 from chunkstore.records.arguments import check_attributes
 
@@ -101,17 +105,14 @@ def _plan(container: OwnedContainer, look: ExistenceCheck, planned: ChangeSet, c
 
 
 def _plan_append(container: OwnedContainer, planned: ChangeSet, change: Append) -> int:
-    """Plan an append; ``commit_changes`` writes bytes that do not go into the record.
-
-    Raises ``SegmentSealed``, ``BadOffset``, ``InvalidArgument``.
-    """
+    """Plan an append; ``commit_changes`` writes bytes that do not go into the record."""
     data = check_data(change.data)
     segment = planned.open_segment(change.name, change.expected_offset)
     if len(data) == 0:
         return segment.length
-    _, tail, tail_name, growing, open_row = planned.outcome(planned.states[change.name])
-    if container.takes_inline(segment, tail, data) and planned.inline_bytes + len(data) <= LIMITS.batch_bytes_max:
+    _, tail = planned.outcome(planned.states[change.name])
+    if container.takes_inline(segment, tail, data) and planned.op.inline_bytes + len(data) <= LIMITS.batch_bytes_max:
         planned.append_inline(segment, tail, bytes(data))
         return segment.length
-    planned.append(plan_on_tail(planned.owned, segment, tail, growing, tail_name, open_row, data, planned.now_ms), data)
+    planned.append(plan_on_tail(planned.owned, segment, tail, data, planned.now_ms), data)
     return segment.length

@@ -8,8 +8,6 @@ Promises
 * An operation is decided exactly once. A caller whose deadline passes gets ``OutcomeUnknown`` while the commit goes on.
 * A queue belongs to one epoch. Once it has ended, nothing enters it and nothing of it is committed.
 * A batch that fails fails everything queued after it; a failed data write fails its segment only.
-
-Leaves out: planning; what a failed batch came to (``recovery``).
 """
 
 from __future__ import annotations
@@ -18,14 +16,85 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore import runtime
+from chunkstore.config import LIMITS
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkstoreError, Closed, NotOwner, OutcomeUnknown, StorageFull, StorageUnavailable
-from chunkstore.journal import Batch, RecordKind
-from chunkstore.metadata.port import Commit, Lines, Position
-from chunkstore.operations.batch_window import BatchWindow, next_batch
-from chunkstore.operations.pending import Pending, PendingLine, PendingOp, Stale, Waiter
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.port import Commit, Position
+from chunkstore.operations.pending import Pending, PendingLine, PendingOp, PendingSegment, Stale, Waiter
+from chunkstore.operations.record_builder import BatchWriter
 
-__all__ = ["CommitEnvironment", "CommitQueue", "FailedBatch"]
+__all__ = ["BatchWindow", "CommitQueue", "FailedBatch", "next_batch"]
+
+_GATHER_SHARE: Final = 0.2
+_GATHER_S_MAX: Final = 0.02
+_COMPANY_SHARE: Final = 0.95
+_PASSED_OVER_MAX: Final = 8
+"""Commits without a wait after one that was in vain."""
+
+
+class BatchWindow:
+    """How many operations were about at the last commit, and the leader that waits for as many again. ``lock``: the queue's; ``queue``:
+    what is in it."""
+
+    def __init__(self, linger_s: float, lock: runtime.Lock, queue: list[Pending]) -> None:
+        self._linger_s = linger_s
+        self._lock = lock
+        self._queue = queue
+        self._target = 0
+        self.waiting: Waiter | None = None
+        """Set while a leader gathers; ``arrived`` is to be called then."""
+        self.company = 1
+        """Operations of the last batch, and those that were queued when it was decided."""
+        self.last_commit_s: float = 0.0
+        self._pass_over = self._passed_over = 0
+
+    def arrived(self) -> None:
+        """One more is in the queue."""
+        if self.waiting is not None and len(self._queue) >= self._target:
+            self.waiting.wake()
+            self.waiting = None
+
+    def gather(self) -> None:
+        """Wait for more operations, without the queue's lock."""
+        with self._lock:
+            target = int(self.company * _COMPANY_SHARE)
+            self._target = target if self._linger_s == 0.0 else max(2, target)
+            if len(self._queue) >= self._target:
+                return
+            if self._pass_over and self._linger_s == 0.0:
+                self._pass_over -= 1
+                return
+            waiter = self.waiting = Waiter()
+        waiter.wait(self._linger_s or min(_GATHER_S_MAX, _GATHER_SHARE * self.last_commit_s))
+        with self._lock:
+            in_vain = self.waiting is waiter
+            if in_vain:
+                self.waiting = None
+            self._passed_over = min(_PASSED_OVER_MAX, 2 * self._passed_over + 1) if in_vain else 0
+            self._pass_over = self._passed_over
+
+
+def next_batch(queue: Sequence[Pending]) -> list[Pending]:
+    """The next batch of what is queued; nothing where all of it is held up."""
+    batch, size_bytes = list[Pending](), 0
+    held_up: set[PendingSegment] = set()
+    lines = False
+    for op in queue:
+        other = bool(batch) and lines is not (type(op) is PendingLine)
+        note = op.kind is not RecordKind.OPS
+        if not op.written or (other and not note) or (held_up and not held_up.isdisjoint(op.segments)):
+            held_up.update(op.segments)
+            continue
+        size_bytes += op.size_bytes_estimate()
+        if batch and (note or size_bytes > LIMITS.batch_bytes_max or len(batch) == LIMITS.batch_ops_max):
+            break
+        lines = type(op) is PendingLine
+        batch.append(op)
+        if note:
+            break
+    return batch
+
 
 _BACKGROUND: Final = "chunkstore-committer"
 _ENDED: Final = -1
@@ -42,33 +111,25 @@ class FailedBatch(NamedTuple):
     error: BaseException
 
 
-class CommitEnvironment(NamedTuple):
-    """What a queue needs of the epoch it belongs to. All but the last two are called by the one thread that leads."""
-
-    head: Position
-    """The last committed position when the queue is made."""
-    sync: Callable[[Sequence[str]], None]
-    build: Callable[[Sequence[PendingOp], int], Batch]
-    append: Callable[[Batch], Position]
-    append_lines: Callable[[Sequence[PendingLine], float], tuple[Position, Lines]]
-    """As ``build`` and ``append``, of a batch of lines, now."""
-    apply: Callable[[Sequence[Commit]], bool]
-    """False: a newer owner has the cache."""
-    applied: Callable[[Sequence[Pending]], None]
-    """Called with each batch once the cache shows it, before the acknowledgement. Must not raise."""
-    committed: Callable[[int], None]
-    """Called with each committed lsn, after the acknowledgement. Must not raise."""
-    failed: Callable[[FailedBatch], None]
-    """Decides every operation of a failed batch. Must not raise."""
-    background: bool
-    linger_s: float
-
-
 class CommitQueue:
-    """The commit queue of one epoch. Thread-safe. ``head``: the last committed position."""
+    """The commit queue of one epoch. Thread-safe. ``head``: the last committed position. ``failed`` decides every operation of a failed
+    batch; ``committed`` is called with each committed lsn, after the acknowledgement. Neither may raise."""
 
-    def __init__(self, environment: CommitEnvironment) -> None:
-        self._environment = environment
+    def __init__(
+        self,
+        writer: BatchWriter,
+        head: Position,
+        *,
+        background: bool,
+        linger_s: float,
+        failed: Callable[[FailedBatch], None],
+        committed: Callable[[int], None],
+    ) -> None:
+        self.writer = writer
+        self._background = background
+        self._linger_s = linger_s
+        self._failed = failed
+        self._committed = committed
         self._lock = runtime.lock()
         self._queue: list[Pending] = []
         self._taken: Sequence[Pending] = ()
@@ -76,11 +137,11 @@ class CommitQueue:
         self._plain = True
         """Whether all that is queued is written, and no note."""
         self._leading = False
-        self._gathers = environment.linger_s > 0.0
-        self._window = BatchWindow(environment.linger_s, self._lock, self._queue)
+        self._gathers = linger_s > 0.0
+        self._window = BatchWindow(linger_s, self._lock, self._queue)
         self.generation: int = 1
         """Operations that were planned in an earlier one are refused; raised by every batch that fails."""
-        self.head: Position = environment.head
+        self.head: Position = head
         self.last_commit_at_s: float = runtime.monotonic_s()
 
     @property
@@ -115,7 +176,7 @@ class CommitQueue:
                     raise Stale
                 op.segments[0].last = op
                 queue = self._queue
-                if self._leading or self._environment.background:
+                if self._leading or self._background:
                     queue.append(op)
                     if self._window.waiting is not None:
                         self._window.arrived()
@@ -207,18 +268,17 @@ class CommitQueue:
 
     def _lead_or_wait(self, op: Pending) -> Waiter | None:
         """Commit in this thread until ``op`` is decided, or return what its caller has to wait for."""
-        background = self._environment.background
         waiter = None
         with runtime.defer_interrupt():
             try:
                 with self._lock:
                     lead = not self._leading and bool((self._plain and self._queue) or self._has_ready())
                     self._leading = self._leading or lead
-                    if not op.decided and (background or not lead):
+                    if not op.decided and (self._background or not lead):
                         waiter = Waiter()
                         op.waiters = (*op.waiters, waiter)
                 # Without a thread to be had, it is led here, as it is where storages are local.
-                if lead and (not background or runtime.spawn_if_possible(self.lead, _BACKGROUND) is None):
+                if lead and (not self._background or runtime.spawn_if_possible(self.lead, _BACKGROUND) is None):
                     self.lead(op)
             except BaseException as error:
                 self._interrupted((), error)  # whether there is a leader is not certain
@@ -257,7 +317,7 @@ class CommitQueue:
     def _interrupted(self, batch: Sequence[Pending], error: BaseException) -> None:
         """Between two steps that belong together: the epoch ends, if it has not, and with it what is queued and ``batch``."""
         if not self.ended:
-            self._environment.failed(FailedBatch(batch, self.head.lsn + 1, "build", error))
+            self._failed(FailedBatch(batch, self.head.lsn + 1, "build", error))
 
     # One batch
 
@@ -281,41 +341,41 @@ class CommitQueue:
 
     def _commit(self, batch: Sequence[Pending]) -> None:
         """Commit and decide a batch. Raises nothing but what interrupts a thread, and then, too, the batch is decided."""
-        environment, previous = self._environment, self.head
+        writer, previous = self.writer, self.head
         began_s = runtime.monotonic_s()
         step: CommitStep = "sync"
         try:
             if type(batch[0]) is PendingLine:
                 step = "append"
-                position, lines = environment.append_lines(batch, began_s)  # type: ignore[arg-type]  # the first says what all are
+                position, lines = writer.append_lines(batch, began_s)  # type: ignore[arg-type]  # the first says what all are
                 commit = _make(Commit, (position, previous.hash, None, (), (), lines))
             else:
                 ops: Sequence[PendingOp] = batch  # type: ignore[assignment]
                 names = dict.fromkeys(name for op in ops for name in op.sync_names)
                 if names:
-                    environment.sync(tuple(names))
+                    writer.sync(tuple(names))
                 step = "build"
-                record = environment.build(ops, previous.lsn + 1)
+                record = writer.build(ops, previous.lsn + 1)
                 step = "append"
-                position = environment.append(record)
+                position = writer.append(record)
                 commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
             step = "apply"
-            if not environment.apply((commit,)):
+            if not writer.apply((commit,)):
                 raise StorageUnavailable("the metadata cache does not match the journal; it is rebuilt")
-            environment.applied(batch)
+            writer.applied(batch)
             self.head = position
             with self._lock:
                 self._decide(batch, None, position.lsn)
         except BaseException as error:
-            environment.failed(FailedBatch(batch, previous.lsn + 1, step, error))
+            self._failed(FailedBatch(batch, previous.lsn + 1, step, error))
             if not isinstance(error, Exception):
                 raise
             return
         self.last_commit_at_s = runtime.monotonic_s()
         self._window.last_commit_s = self.last_commit_at_s - began_s
         self._window.company = len(batch) + len(self._queue)
-        self._gathers = len(batch) > 1 or environment.linger_s > 0.0
-        environment.committed(position.lsn)
+        self._gathers = len(batch) > 1 or self._linger_s > 0.0
+        self._committed(position.lsn)
 
     # Deciding
 

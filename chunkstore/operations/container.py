@@ -2,7 +2,6 @@
 
 Promises: ``current`` changes only when a take-over or a roll has ended the epoch before. Order of checks in every operation:
 argument, closed, not owner, then the segment.
-Leaves out: take-overs (``recovery``), the background (``maintenance``), the verbs.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import JournalService, Ownership, RecordKind
 from chunkstore.metadata.pins import pin_holder
-from chunkstore.metadata.port import MetadataStore, MetadataView
+from chunkstore.metadata.port import MetadataStore
 from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.observer import GuardedObserver, LoggingObserver, Observer, UpkeepRuns
 from chunkstore.operations.backlog import Backlog, inline_limits
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
-from chunkstore.operations.looking import ExistenceCheck, audit, look
+from chunkstore.operations.looking import RowSource
 from chunkstore.operations.owned_epoch import EpochStart, OwnedEpoch
-from chunkstore.operations.pending import Pending, PendingOp, Stale, Undecided
+from chunkstore.operations.pending import ExistenceCheck, Pending, PendingOp, Stale, Tail, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.records.names import ContainerNames
-from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord
+from chunkstore.records.segments import KIND_INLINE, SegmentRecord
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["SPACE_CHECK_S", "OwnedContainer", "unexpected"]
@@ -52,7 +51,7 @@ _RETIRED_MAX: Final = 16
 _STARTS_MAX: Final = 1024
 
 
-class OwnedContainer:
+class OwnedContainer(RowSource):
     """See the module. ``recover`` and ``decide`` are set by ``recovery`` before the first epoch is begun."""
 
     recover: Callable[[Deadline], None]
@@ -82,16 +81,18 @@ class OwnedContainer:
         self.changed = changed  # called with the lsn of each commit, and with 0 when it is closed, deposed or recovered
         self.reshaped: list[Callable[[PendingOp], None]] = []
         """Called with each committed operation that ``reshapes``, by its caller's thread; also with one that no one waits for any more."""
+        self.importer: Callable[[str], bool] | None = None
+        """Called without locks for a segment that is not there: as ``fetch``."""
         self.remote: bool = storage.capabilities.remote
         self._by_stat = storage.capabilities.fence_by_stat
         self.inline_bytes: int
         self.inline_bytes_after: int
         self.inline_bytes, self.inline_bytes_after = inline_limits(settings, storage.capabilities)
-        self.tail: TailCache = TailCache(settings.tail_cache_bytes)
         self.pace_bytes_s: float = 0.0  # of what writers commit (``AppendWindow``)
         self.backlog: Backlog = Backlog(settings)
+        self.tail: TailCache = self.backlog.tail
         self.pool: runtime.Pool = runtime.pool("chunkstore-io", settings.tuning.io_workers)
-        self.fence: Fence = Fence(service, lambda: self.current, self._deposed)
+        self.fence: Fence = Fence(service, self._deposed)
         self.collecting: runtime.Lock = runtime.lock()  # held by the one collection that is under way
         self.looks: list[ExistenceCheck] = []  # of commits under way (``written_chunks``)
         self.starts: deque[EpochStart] = deque(maxlen=_STARTS_MAX)  # of our epochs; no stranger was in between
@@ -112,16 +113,18 @@ class OwnedContainer:
         """Serve with a fresh ownership."""
         self.current: OwnedEpoch = OwnedEpoch(
             ownership,
-            storage=self.storage,
-            names=self.names,
-            settings=self.settings,
+            self.names,
+            self.storage,
+            self.settings,
+            self.backlog,
             failed=self.decide,
             committed=self._committed if self._tells_commits else self.changed,
-            tail=self.tail,
-            backlog=self.backlog,
         )
+        self.fence.current = self.current
         self.space.forget_quota()
-        self.starts.append(EpochStart(self.current.queue.head.lsn, self.current.opened_s, self.current.opened_ms))
+        self.starts.append(
+            EpochStart(self.current.queue.head.lsn, self.current.writer.opened_s, self.current.writer.opened_ms)
+        )
         self.observer.took_over(ownership.report)
 
     def _leave_to_parent(self) -> None:
@@ -152,13 +155,30 @@ class OwnedContainer:
                 store.close(clean=False)
         self.current.store.close(clean=True)
 
-    def takes_inline(self, segment: SegmentRecord, tail: ChunkRecord | None, data: BytesLike) -> bool:
+    def takes_inline(self, segment: SegmentRecord, tail: Tail | None, data: BytesLike) -> bool:
         """Whether bytes that are appended after ``tail`` go into the record: few, and spilling keeps up."""
-        following = tail is not None and tail.kind == KIND_INLINE
+        following = tail is not None and tail.record.kind == KIND_INLINE
         length_max = self.inline_bytes_after if following else self.inline_bytes
         return self.backlog.takes(data, min(length_max, segment.chunk_size_bytes_max))
 
     # Entering
+
+    def is_older(self, key: bytes, lsn: int, time_ms: int, age_s: float) -> bool:
+        """Whether ``age_s`` have passed since the record ``lsn``, with the label ``time_ms``. ``key`` names what it committed.
+
+        The age counts on our monotonic clock, from the later of the label and our own first OPEN (A14).
+        """
+        now_s = runtime.monotonic_s()
+        # A label of ours counts by the clocks of its own epoch: wall clocks are set, and only these two were read together.
+        start = next((start for start in reversed(self.starts) if start.lsn < lsn), self.starts[0])
+        began_s = start.at_s + max(0, time_ms - start.at_ms) / 1000
+        if began_s > now_s:
+            # A label of the future: the clock ran ahead when it was made. The age counts from when that is noticed.
+            began_s = self.noticed_s.setdefault(key, now_s)
+        if now_s - began_s < age_s:
+            return False
+        self.noticed_s.pop(key, None)
+        return True
 
     def deadline(self) -> Deadline:
         """The end of an operation that begins now."""
@@ -200,22 +220,21 @@ class OwnedContainer:
     def check_fence(self) -> None:
         """Ask the storage whether a newer owner exists; on a remote storage by the operation's deadline. Raises ``Closed``, ``NotOwner``,
         ``DeadlineExceeded``, ``StorageUnavailable``, and ``StorageFull`` where a stat may be stale."""
-        if not self.remote:
-            self._check_fence()
-            return
-        with until(self.deadline().end_s):
-            self._check_fence()
-
-    def _check_fence(self) -> None:
         if self.closed:
             self.check_open()
         if self._by_stat:
-            self.fence.check()
-            self.check_open()
+            if self.remote:
+                with until(self.deadline().end_s):
+                    self.fence.check()
+            else:
+                self.fence.check()
+            if self.closed:
+                self.check_open()
             return
         # A13: only a commit of our own proves that we still own the container, and a broken journal is mended for it.
         try:
-            self.note(RecordKind.HEARTBEAT, ())
+            with self.step():
+                self.note(RecordKind.HEARTBEAT, ())
         except OutcomeUnknown:
             # A reader changed nothing: whether the heartbeat becomes history does not matter to it.
             self.deadline().fail("asking whether a newer owner exists")
@@ -242,6 +261,12 @@ class OwnedContainer:
             space.admit(self.current.store, adds)
         return self.current
 
+    def store(self) -> MetadataStore:
+        return self.current.store
+
+    def fetch(self, name: str) -> bool:
+        return self.importer is not None and self.importer(name)
+
     def rebuild(self, damage: CacheDamaged) -> None:
         """End the epoch that plans on a damaged cache; the next one has a cache made anew. Raises as ``serving``."""
         owned = self.current
@@ -252,10 +277,6 @@ class OwnedContainer:
                 owned.end(damage)
                 self.observer.failed(damage)
         self.serving(self.deadline())
-
-    def look(self, call: Callable[[MetadataView], T]) -> T:
-        """What ``call`` makes of a view of the committed rows (``looking``). Raises what it raises, and as ``serving``."""
-        return look(lambda: self.current.store, self.rebuild, call)
 
     def run(
         self,
@@ -311,7 +332,7 @@ class OwnedContainer:
                 self._rebuild_in_time(damage, deadline)
             except Damaged as damage:
                 try:
-                    audit(owned.store)
+                    owned.store.audit()
                 except CacheDamaged as rot:
                     self._rebuild_in_time(rot, deadline)
                 else:

@@ -8,8 +8,6 @@ Promises
 * Callers that come while one look is under way share the next (``SharedCheck``). One that answers for a caller has begun after that
   caller came, so after the local part of its read; a failed one answers only for the caller that made it. It waits for the look before for
   ``_MOMENT_S`` at most, so that one that hangs holds up no others.
-
-Leaves out: the fence of a commit (the journal's), the outcome of a fenced one (``recovery``).
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ __all__ = ["Fence", "SharedCheck"]
 
 
 class Fence:
-    """One per container. ``current``: the epoch of ours that serves, or that ended last; ``deposed``: called once."""
+    """One per container; ``deposed`` is called once."""
 
-    def __init__(
-        self, service: JournalService, current: Callable[[], OwnedEpoch], deposed: Callable[[NotOwner], None]
-    ) -> None:
+    current: OwnedEpoch
+    """The epoch of ours that serves, or that ended last."""
+
+    def __init__(self, service: JournalService, deposed: Callable[[NotOwner], None]) -> None:
         self._service = service
-        self._current = current
         self._deposed = deposed
         self.error: NotOwner | None = None
         """Set once a newer owner has been seen."""
@@ -57,11 +55,11 @@ class Fence:
         while True:
             if self.error is not None:
                 raise self.error.copy()
-            current = self._current()
+            current = self.current
             owner = self._newer_owner(current)
             if owner is None:
                 return
-            if self._current() is current:
+            if self.current is current:
                 # A1: halt now, instead of committing until that claimant gets to the seal.
                 error = NotOwner(epoch=current.epoch, owner=owner)
                 self.close(error)
@@ -69,10 +67,10 @@ class Fence:
 
     def give_way(self) -> None:
         """Stop owning if a newer claim is there already. Asks the storage once; never waits, never writes."""
-        current = self._current()
+        current = self.current
         if current.end_reason is None:
             owner = self._newer_owner(current)
-            if owner is not None and self._current() is current:
+            if owner is not None and self.current is current:
                 self.close(NotOwner(epoch=current.epoch, owner=owner))
 
     def explain(self, owned: OwnedEpoch, damage: Damaged) -> None:

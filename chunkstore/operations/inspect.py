@@ -1,6 +1,6 @@
 """Looking at segments without reading their bytes: info, listing, layout, offset by time.
 
-Promises: each answer comes from one consistent view; nothing is written. Leaves out: checks (``check``).
+Promises: each answer comes from one consistent view; nothing is written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What happens next to operations: the lease, heartbeats, rolls, audits of the cache, snapshots when due, and closing.
 
 Promises: one background task, the keeper, which outlives every epoch; nothing of it runs on the commit path, and none of its
-failures reaches a caller. ``close`` can be called again. Leaves out: deletion of garbage (``collect``).
+failures reaches a caller. ``close`` can be called again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExc
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.operations.container import OwnedContainer, unexpected
-from chunkstore.operations.looking import audit
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.snapshots import Snapshots
 
@@ -99,7 +98,7 @@ class Maintenance:
             return
         container = self._container
         try:
-            audit(container.current.store)
+            container.current.store.audit()
         except CacheDamaged as damage:
             container.rebuild(damage)
         took_s = runtime.monotonic_s() - now_s
@@ -142,8 +141,7 @@ class Maintenance:
             self._roll_not_before_s = runtime.monotonic_s() + interval_s
 
     def _shed(self) -> None:
-        """On a full disk: begin new streams, after a snapshot, so that a collection may delete those before. Not while their records hold
-        bytes of segments, and not again before the stream would give back what safe mode waits for. Raises nothing of ours."""
+        """On a full disk: begin new streams, after a snapshot, so that a collection may delete those before."""
         container = self._container
         if self._has_shed and container.current.journal.bytes_written < container.settings.free_bytes_min:
             return

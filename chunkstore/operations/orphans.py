@@ -5,7 +5,6 @@ no one will ever refer to by epochs, never by ages. A chunk is referenced when a
 whatever else is wrong with that row. ``orphan_findings`` says it for a check: orphans cost space and nothing else ("info"); a chunk
 of an epoch that no one has claimed is "damage". One that was claimed may be a successor's, whose rows are not seen here.
 ``IdSet`` is for passes over all chunks: some 20 bytes for each, a fifth of what a ``set`` takes.
-Leaves out: deleting them (``chunkstore.upkeep.sweep``).
 """
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 
 Promises (protocol A6): a segment's pending state is memory only, belongs to one epoch and changes under that segment's lock;
 operations enter the commit queue in the order of their reservations.
-Leaves out: committing (``commit_queue``), loading from the committed rows (``owned_epoch``), planning (the verbs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError
@@ -17,10 +16,12 @@ from chunkstore.journal import RecordKind
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.lines import WriterEvent
 from chunkstore.metadata.port import Op
+from chunkstore.operations.backlog import Arrival
 from chunkstore.records.segments import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
 
 __all__ = [
     "NOT_LOADED",
+    "ExistenceCheck",
     "Pending",
     "PendingLine",
     "PendingOp",
@@ -29,6 +30,7 @@ __all__ = [
     "PendingTables",
     "RowRecord",
     "Stale",
+    "Tail",
     "Undecided",
     "Waiter",
 ]
@@ -41,6 +43,16 @@ NOT_LOADED: Final = 0
 """The generation of pending fields that are not loaded."""
 
 
+class Tail(NamedTuple):
+    """A segment's last chunk as it will be. ``name``: of its object, where bytes may be added; ``growing``: they may be
+    (``OwnedEpoch.may_grow``); ``open_row``: the value of its last block row, empty while that is the committed one."""
+
+    record: ChunkRecord
+    name: str
+    growing: bool
+    open_row: bytes = b""
+
+
 class Stale(Exception):
     """Planned on a state that is gone (its epoch ended, or a batch failed); nothing happened: plan again."""
 
@@ -51,6 +63,15 @@ class Undecided(Exception):
     def __init__(self, op: Pending) -> None:
         super().__init__("undecided")
         self.op = op
+
+
+class ExistenceCheck:
+    """Which lengths chunks have in the storage, by their ids, for a commit that is not planned yet; None: not there, or not looked at."""
+
+    def __init__(self, lengths: dict[bytes, int | None]) -> None:
+        self.lengths = lengths
+        self.collected: set[bytes] = set()
+        """Those that a collection has begun to delete since."""
 
 
 class Waiter:
@@ -130,19 +151,19 @@ class PendingOp:
     headers: list[Op]
     rows: dict[bytes, RowRecord]
     segments: tuple[PendingSegment, ...]
-    sync_names: tuple[str, ...]
+    sync_names: Sequence[str]
     generation: int
     kind: RecordKind = RecordKind.OPS
     notes: tuple[object, ...] = ()
     garbage: list[GarbageRecord] = field(default_factory=list)
-    table_keys: tuple[bytes, ...] = ()
+    table_keys: list[bytes] = field(default_factory=list)
     written: bool = True
-    inline: Sequence[tuple[bytes, bytes]] = ()
+    inline: list[tuple[bytes, bytes]] = field(default_factory=list)
     """The keys of the extents whose bytes the record takes along, and the bytes, in order; those of one extent one after the other."""
     inline_bytes: int = 0
     """How many bytes that are."""
-    counts: Sequence[Callable[[], None]] = ()
-    """They count its extents (``backlog``)."""
+    counts: list[Arrival] = field(default_factory=list)
+    """What it adds to the extents that wait to be spilled."""
     reshapes: bool = False
     """Whether its segments' lists of chunks may change by more than a longer last chunk."""
     decided: bool = False
@@ -173,12 +194,10 @@ class PendingSegment:
     ``turn`` is taken before ``lock``. Changes of structure keep it while they wait, without ``lock``, until nothing is undecided:
     appends wait after them instead of overtaking them for ever. ``generation``: the commit queue's when the fields below were
     loaded or last advanced; they hold only while it is the same. ``segment`` is None while no segment of this name exists.
-    ``tail`` is the last chunk's pending record; ``growing``: it may be extended (``OwnedEpoch.may_grow``); ``open_row``: the pending value
-    of its last block row, empty while that is the committed one. An append by line changes none of these, but the *tip*, which holds while
-    ``tip_generation`` is the queue's: the id (0: no such segment), length and state of the segment, and how long a line and an extent may
-    be. ``writing``: the rows
-    of the data write under way; if it does not succeed, its chunks are never written again (protocol A2), which ``unwritable``
-    remembers. ``last`` is the newest operation that entered the commit queue.
+    An append by line changes none of these, but the *tip*, which holds while ``tip_generation`` is the queue's: the id (0: no such
+    segment), length and state of the segment, and how long a line and an extent may be. ``writing``: the rows of the data write under
+    way; if it does not succeed, its chunks are never written again (protocol A2), which ``unwritable`` remembers. ``last`` is the newest
+    operation that entered the commit queue.
     """
 
     name: str
@@ -186,10 +205,7 @@ class PendingSegment:
     turn: runtime.Lock = field(default_factory=runtime.lock)
     generation: int = NOT_LOADED
     segment: SegmentRecord | None = None
-    tail: ChunkRecord | None = None
-    tail_name: str = ""
-    growing: bool = False
-    open_row: bytes = b""
+    tail: Tail | None = None
     writing: Mapping[bytes, RowRecord] | None = None
     unwritable: frozenset[bytes] = frozenset()
     last: Pending | None = None
@@ -216,21 +232,10 @@ class PendingSegment:
             self.unwritable |= {key[1:] for key in self.writing if key[:1] == CHUNK}
             self.writing = None
 
-    def advance(
-        self,
-        segment: SegmentRecord | None,
-        tail: ChunkRecord | None,
-        tail_name: str,
-        growing: bool,
-        open_row: bytes,
-        generation: int,
-    ) -> None:
+    def advance(self, segment: SegmentRecord | None, tail: Tail | None, generation: int) -> None:
         """The operation that leads here has entered the queue, and its data was written."""
         self.segment = segment
         self.tail = tail
-        self.tail_name = tail_name
-        self.growing = growing
-        self.open_row = open_row
         self.writing = None
         self.tip_generation = NOT_LOADED
         self.generation = generation

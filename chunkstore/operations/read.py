@@ -1,22 +1,26 @@
 """Reading: one consistent view, slices of chunks, straight into the caller's buffer (docs/architecture.md, "One read").
 
-Promises: a read sees one point of history; it is short only at the segment's end; the blocks it touches are verified against
-the CRCs at their borders (``read_slices``); where a chunk has vanished because defrag or truncate won, the read is planned anew,
-as often as that happens; one that the newest metadata still name is ``Damaged``. Fenced reads check the fence after the local
-part, so that a deposed owner never answers with an old state as if it were the present one. Where both cross a network, the
-check goes on next to the reading of chunks, which never change: it still begins after the local part and ends before the answer.
-With ``read_fence="tail"`` a read that ends before the known end goes without: what was committed there stays as it is.
-Leaves out: read-ahead (``chunkstore.engine.reader``).
+Promises
+* A read sees one point of history. It is short only at the segment's end, and every block that it touches is verified (``read_slices``).
+* Where a chunk has vanished, because defrag or truncate won, the read is planned anew. A chunk that the newest rows still name is
+  ``Damaged``.
+* A fenced read checks the fence after its local part, so a deposed owner never answers with an old state. Where both cross a network, the
+  check runs next to the reading of chunks, which never change.
+* With ``read_fence="tail"`` a read that ends before the known end goes without: what was committed there stays as it is.
+* A kept plan is used only at the very point of history (lsn and hash) that its view showed, and not after a chunk was absent or damaged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
+from chunkstore.config import MIB, Settings
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import (
     BadOffset,
@@ -27,72 +31,203 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentTruncated,
 )
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
-from chunkstore.metadata.port import MetadataStore, MetadataView
+from chunkstore.metadata.port import MetadataStore, MetadataView, Position
+from chunkstore.metadata.reserved import find_borders
 from chunkstore.metadata.tail_cache import TailCache
-from chunkstore.operations.extents import Extent, follow_extents, in_runs, read_run
-from chunkstore.operations.kept_plans import WINDOW_BYTES, Asked, KeptPlans, ReadPlan, Window
-from chunkstore.operations.looking import iterate_view, look
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.fence import SharedCheck
+from chunkstore.operations.looking import RowSource
 from chunkstore.operations.owned_epoch import decode_found_chunk
-from chunkstore.operations.read_slices import SliceReader
-from chunkstore.records.blocks import is_one_block
+from chunkstore.operations.read_slices import Extent, ExtentRun, SliceReader, follow_extents, in_runs, read_run
+from chunkstore.records.blocks import Borders, is_one_block
 from chunkstore.records.chunks import filled
 from chunkstore.records.layout import ReadSlice, split_for_parallel_read
 from chunkstore.records.names import Address, ContainerNames
 from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["ReadContext", "find_segment", "plan_read", "read", "read_into"]
+__all__ = [
+    "PLANS_MAX",
+    "WINDOW_BYTES",
+    "Asked",
+    "KeptPlans",
+    "OwnerReads",
+    "ReadContext",
+    "ReadPlan",
+    "Window",
+    "find_segment",
+    "plan_read",
+    "read",
+    "read_into",
+]
 
-T = TypeVar("T")
+WINDOW_BYTES: Final = 4 * MIB
+"""Reads within one such stretch of a segment and within one chunk share a plan."""
+PLANS_MAX: Final = 1024
+"""About 5 KB each."""
+
+Asked: TypeAlias = tuple[str, int | None, int, int]
+"""Segment name, its id (None: of any), offset and length."""
+
+
+class Window(NamedTuple):
+    """What the rows say of ``segment`` at ``position``: bytes ``[low, high)`` are in the chunk at ``address``, which begins at
+    ``chunk_offset`` of the segment and has these borders there. ``high`` 0: of no chunk."""
+
+    position: Position
+    segment: SegmentRecord
+    low: int
+    high: int
+    address: Address
+    chunk_offset: int
+    borders: Borders | None
+
+    def slice(self, offset: int, stop: int) -> ReadSlice:
+        """For bytes ``[offset, stop)`` of the segment, which are among these."""
+        inside, borders = offset - self.chunk_offset, self.borders
+        if borders is not None:
+            borders = borders.between(inside, stop - self.chunk_offset)
+        return ReadSlice(self.address, self.chunk_offset, inside, stop - offset, 0, borders)
+
+
+class ReadPlan(NamedTuple):
+    """Slices and runs of extents that cover ``[offset, offset + length)`` of segment ``name``, or the bytes themselves (``held``).
+    ``inside``: all that was asked for, before the segment's end. ``window``: what other reads may use."""
+
+    name: str
+    slices: Sequence[ReadSlice]
+    length: int
+    inside: bool
+    offset: int = 0
+    runs: Sequence[ExtentRun] = ()
+    held: Sequence[bytes] = ()
+    window: Window | None = None
+
+
+class KeptPlans:
+    """What reads have found in the rows, kept while the rows stay as they are; the plans that were made longest ago go first. Thread-safe,
+    without a lock where a plan is found."""
+
+    def __init__(self) -> None:
+        self._lock = runtime.lock()
+        self._windows: OrderedDict[tuple[str, int], Window] = OrderedDict()
+        self._position: Position | None = None
+
+    def rests(self, position: Position | None) -> bool:
+        """Whether the rows stand where they stood when this was called last."""
+        rests = position is not None and position == self._position
+        self._position = position
+        return rests
+
+    def keep(self, plan: ReadPlan) -> None:
+        """Keep the window of a plan, if it has one."""
+        if plan.window is None:
+            return
+        key = plan.name, plan.offset // WINDOW_BYTES
+        with self._lock:
+            self._windows[key] = plan.window
+            self._windows.move_to_end(key)
+            if len(self._windows) > PLANS_MAX:
+                self._windows.popitem(last=False)
+
+    def find(self, position: Position | None, asked: Asked, tail: TailCache | None) -> ReadPlan | None:
+        """The plan of what is asked for at ``position``; None: it has to be made."""
+        name, identity, offset, length = asked
+        window = self._windows.get((name, offset // WINDOW_BYTES))
+        if window is None or window.position != position:
+            return None
+        segment, stop = window.segment, offset + length
+        inside = stop < segment.length
+        if not inside:
+            stop = segment.length
+        if not segment.start_offset <= offset < stop or (identity is not None and identity != segment.id):
+            return None
+        held = None if tail is None else tail.find(segment.id, offset, stop - offset)
+        if held is not None:
+            return ReadPlan(name, (), stop - offset, inside, offset, (), held)
+        if offset < window.low or stop > window.high:
+            return None
+        return ReadPlan(name, (window.slice(offset, stop),), stop - offset, inside, offset)
+
+
 _READ_WAYS = 2
 _NOWHERE = Address("", 0)
 
 
-class ReadContext(NamedTuple):
-    """What reading needs; the same for an owner and a replica."""
+class ReadContext(RowSource):
+    """What reading needs, of an owner or a replica. ``tail``: what was appended last, in memory."""
 
-    storage: ChunkStorage
-    names: ContainerNames
-    pool: runtime.Pool
-    parallel_read_bytes_min: int
-    verify: bool
-    """Whether bytes of chunks are verified before they are given out."""
-    op_deadline_s: float
-    """The deadline of calls to a remote storage (``chunkstore.deadline``)."""
-    store: Callable[[], MetadataStore]
-    check_open: Callable[[], None]
-    """Raises ``Closed``, and for an owner that knows it is deposed ``NotOwner``. Called before anything else."""
-    check: Callable[[], None]
-    """Raises ``Closed``; for a fenced owner also ``NotOwner``. Called after the local part of a read, before its answer."""
-    remote: bool
-    """Whether the storage is over a network."""
-    kept: KeptPlans
-    concurrent_fence_check: bool
-    """Whether ``check`` asks a storage over a network: it then runs next to the reading of chunks."""
-    recheck: Callable[[], None]
-    """Called when a chunk is missing or damaged, before the metadata is asked again: a replica catches up, an owner makes sure that it is
-    one, for a list of chunks that lags may hold chunks that were collected."""
-    rebuild: Callable[[CacheDamaged], None]
-    """Called when ``store`` does not hold what was written: makes another one. Raises when that does not work."""
-    why_absent: Callable[[str], ChunkstoreError | None] = lambda _chunk: None
-    """Of a chunk that is absent and still named: why that is no damage; None: it is."""
+    def __init__(
+        self,
+        storage: ChunkStorage,
+        names: ContainerNames,
+        pool: runtime.Pool,
+        settings: Settings,
+        tail: TailCache | None,
+    ) -> None:
+        self.storage = storage
+        self.names = names
+        self.pool = pool
+        self.tail = tail
+        self.remote: bool = storage.capabilities.remote
+        self.parallel_read_bytes_min: int = settings.tuning.parallel_read_bytes_min
+        self.verify: bool = settings.verify == "blocks"
+        self.op_deadline_s: float = settings.op_deadline_s
+        self.kept: KeptPlans = KeptPlans()
+        self.concurrent_fence_check: bool = False
+        """Whether ``check`` asks a storage over a network: it then runs next to the reading of chunks."""
+        self.tail_only: bool = False
+        """Whether reads that end before the known end go without ``check``: their bytes never change."""
 
-    tail_only: bool = False
-    """Whether reads that end before the known end go without ``check``: their bytes never change."""
+    @abstractmethod
+    def check_open(self) -> None:
+        """Raise ``Closed``, and of an owner that knows it is deposed ``NotOwner``. Called before anything else."""
 
-    tail: TailCache | None = None
-    """What was appended last, in memory."""
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ``Closed``; of a fenced owner also ``NotOwner``. Called after the local part of a read, before its answer."""
 
-    def look(self, call: Callable[[MetadataView], T]) -> T:
-        """What ``call`` makes of a view of the present rows; see ``looking``."""
-        return look(self.store, self.rebuild, call)
+    @abstractmethod
+    def recheck(self) -> None:
+        """A chunk is missing or damaged: a replica catches up, an owner makes sure that it is one, before the rows are asked again."""
 
-    def iterate_view(self, call: Callable[[MetadataView], Iterator[T]]) -> Iterator[T]:
-        """As ``look``, item by item."""
-        return iterate_view(self.store, self.rebuild, call)
+    def why_absent(self, chunk: str) -> ChunkstoreError | None:
+        """Why it is no damage that a chunk is absent and still named; None: it is."""
+        return None
+
+
+class OwnerReads(ReadContext):
+    """Reads of an owner, each fenced; on a remote storage one look at the fence serves many."""
+
+    def __init__(self, container: OwnedContainer) -> None:
+        super().__init__(container.storage, container.names, container.pool, container.settings, container.tail)
+        self._container = container
+        self._shared = SharedCheck(container.check_fence, container.settings.op_deadline_s) if self.remote else None
+        self.concurrent_fence_check = self.remote
+        self.tail_only = container.settings.read_fence == "tail"
+
+    def store(self) -> MetadataStore:
+        return self._container.current.store
+
+    def rebuild(self, damage: CacheDamaged) -> None:
+        self._container.rebuild(damage)
+
+    def fetch(self, name: str) -> bool:
+        return self._container.fetch(name)
+
+    def check_open(self) -> None:
+        self._container.check_owner()
+
+    def check(self) -> None:
+        if self._shared is None:
+            self._container.check_fence()
+        else:
+            self._shared()
+
+    def recheck(self) -> None:
+        self._container.check_fence()
 
 
 def find_segment(view: MetadataView, name: str, identity: int | None) -> SegmentRecord:
@@ -102,11 +237,6 @@ def find_segment(view: MetadataView, name: str, identity: int | None) -> Segment
     if segment is None or (identity is not None and segment.id != identity):
         raise SegmentNotFound(name)
     return segment
-
-
-def find_chunk(view: MetadataView, names: ContainerNames, identity: bytes) -> ChunkRecord:
-    """A chunk's record. Raises ``Damaged``."""
-    return decode_found_chunk(names, identity, view.get(chunk_key(identity)))
 
 
 def plan_read(
@@ -144,7 +274,7 @@ def plan_read(
     while position < stop:
         if not chunk:
             raise Damaged("the chunk list ends before the segment does; run check", object=where, position=position)
-        record = find_chunk(view, names, chunk)
+        record = decode_found_chunk(names, chunk, view.get(chunk_key(chunk)))
         inside = position - chunk_offset
         if not 0 <= inside < record.length:
             raise Damaged("the offset index and the chunk list differ; run check", object=where, position=position)
@@ -187,9 +317,8 @@ def _window(
 
 
 def _plan_fenced(context: ReadContext, asked: Asked, *, again: bool) -> ReadPlan:
-    """The slices as of now, of the rows if ``again``. The fence has been checked then, unless that happens next to the reading of them
-    (``_fetch``)."""
-    left_to_fetch, kept = False, context.kept
+    """The plan as of now, of the rows if ``again``. The fence has been checked then, unless ``_fill`` does it next to its reads."""
+    is_left, kept = False, context.kept
     try:
         try:
             position = context.store().position
@@ -203,59 +332,44 @@ def _plan_fenced(context: ReadContext, asked: Asked, *, again: bool) -> ReadPlan
             kept.keep(plan)
             if plan.runs and context.tail is not None:
                 context.tail.missed()
-        if context.tail_only or context.concurrent_fence_check:
-            left_to_fetch = _goes_without(context, plan) or (
-                context.concurrent_fence_check and bool(plan.slices or plan.runs)
-            )
+        if context.tail_only and plan.inside:
+            is_left = True  # for ever
+        elif context.concurrent_fence_check:
+            is_left = bool(plan.slices or plan.runs)
         return plan
     finally:
         # Also before an error: a deposed owner's "not found" is as old as its bytes.
-        if not left_to_fetch:
+        if not is_left:
             context.check()
-
-
-def _goes_without(context: ReadContext, plan: ReadPlan) -> bool:
-    """Whether no one looks at the fence for this read."""
-    return context.tail_only and plan.inside
-
-
-def _fetch(context: ReadContext, plan: ReadPlan, calls: Sequence[Callable[[], None]]) -> None:
-    """Read what was planned, and check the fence if that is still to be done."""
-    # The first failure in order is raised: a deposed owner's is ``NotOwner``, and nothing else.
-    background = context.concurrent_fence_check and not _goes_without(context, plan)
-    context.pool.run_all([context.check, *calls] if background else calls)
 
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
     """Up to ``length`` bytes; see ``Store.read``. The arguments have been checked."""
-    return _read_with_retry(context, (name, identity, offset, length), partial(_read_plan, context))
+    asked = name, identity, offset, length
+    if not context.remote:
+        return _read(context, asked, None)[0]
+    with until(Deadline(context.op_deadline_s).end_s):
+        return _read(context, asked, None)[0]
 
 
 def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
     """Fill ``target``; see ``Store.read_into``. The arguments have been checked."""
-    return _read_with_retry(context, (name, identity, offset, len(target)), partial(_fill, context, target))
+    asked = name, identity, offset, len(target)
+    with until(Deadline(context.op_deadline_s).end_s) if context.remote else nullcontext():
+        return _read(context, asked, target)[1]
 
 
-def _read_with_retry(context: ReadContext, asked: Asked, take: Callable[[ReadPlan], T]) -> T:
-    """Plan, and let ``take`` read what is planned; again from the start as often as a chunk has vanished meanwhile, or was damaged.
-
-    Raises ``Damaged`` for a chunk that was so before, and that the metadata still named after that; ``DeadlineExceeded`` when
-    chunks go faster than they are read. On a remote storage the calls themselves end by the deadline, too (``chunkstore.deadline``).
-    """
-    if not context.remote:
-        return _attempt(context, asked, take)
-    with until(Deadline(context.op_deadline_s).end_s):
-        return _attempt(context, asked, take)
-
-
-def _attempt(context: ReadContext, asked: Asked, take: Callable[[ReadPlan], T]) -> T:
+def _read(context: ReadContext, asked: Asked, target: memoryview | None) -> tuple[bytes, int]:
+    """The bytes, or with a ``target`` that is filled none, and how many they are."""
     deadline: Deadline | None = None
     missed: tuple[str, ...] = ()
     while True:
         # Everything may differ each time, the length as well: the name may mean another segment.
         plan = _plan_fenced(context, asked, again=bool(missed))
         try:
-            return take(plan)
+            if target is not None:
+                return b"", _fill(context, target, plan)
+            return _whole(context, plan), plan.length
         except ChunkNotFound as error:
             if error.chunk in missed:
                 raise (context.why_absent(error.chunk) or _absent(plan, error.chunk)) from error
@@ -286,14 +400,19 @@ def _absent(plan: ReadPlan, chunk: str) -> Damaged:
     return Damaged(message, object=chunk)
 
 
-def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
+def _checks_next_to(context: ReadContext, plan: ReadPlan) -> bool:
+    """Whether the fence is to be checked next to the reading of chunks."""
+    return context.concurrent_fence_check and not (context.tail_only and plan.inside)
+
+
+def _whole(context: ReadContext, plan: ReadPlan) -> bytes:
     if plan.held:
         return plan.held[0] if len(plan.held) == 1 else b"".join(plan.held)
     if not plan.length:
         return b""
     if len(plan.slices) == 1 and not plan.runs and plan.length < context.parallel_read_bytes_min:
         reader, piece = SliceReader(context.storage, plan.name, remote=context.remote), plan.slices[0]
-        if reader.is_short(piece) and (not context.concurrent_fence_check or _goes_without(context, plan)):
+        if reader.is_short(piece) and not _checks_next_to(context, plan):
             return reader.read(piece)
     return filled(plan.length, lambda target: _fill(context, target, plan))
 
@@ -311,15 +430,18 @@ def _fill(context: ReadContext, target: memoryview, plan: ReadPlan) -> int:
     if not small:
         slices = split_for_parallel_read(slices, ways=_READ_WAYS)
     reader, into = SliceReader(context.storage, plan.name, remote=context.remote), target[: plan.length]
-    calls = [partial(reader.read_into, piece, target) for piece in slices]
+    calls: list[partial[None]] = [partial(reader.read_into, piece, target) for piece in slices]
     calls += [
         partial(read_run, context.storage, plan.name, run, plan.offset, into, verify=context.verify)
         for run in plan.runs
     ]
-    if small and context.storage.capabilities.append and not context.concurrent_fence_check:
+    if _checks_next_to(context, plan):
+        # The first failure in order is raised: a deposed owner's is ``NotOwner``, and nothing else.
+        context.pool.run_all([partial(context.check), *calls])
+    elif small and context.storage.capabilities.append and not context.concurrent_fence_check:
         # Local storage: a hand-over to the pool costs more than a small read.
         for call in calls:
             call()
     else:
-        _fetch(context, plan, calls)
+        context.pool.run_all(calls)
     return plan.length

@@ -1,78 +1,68 @@
-"""One batch as one journal record: rows merged, encoded and added to the state digest (protocol 3.2).
+"""One batch as one journal record: rows merged, encoded and added to the state digest (protocol 3.2), then written and applied.
 
-Promises: a row that ten operations of the batch changed is encoded once, as the last of them wants it; table, garbage and pin rows
-get the record's lsn here, and only here (a pin's also in its operation's ``rows``, for its caller); the digest after the record is
-that of the state after its rows.
-Leaves out: bytes of the record (``chunkstore_journal``).
+Promises: a row that ten operations of the batch changed is encoded once, as the last of them wants it. Table, garbage and pin rows get
+the record's lsn here, and only here (a pin's also in its operation's ``rows``, for its caller). The digest after the record is that of
+the state after its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Sequence
+from functools import partial
 from hashlib import blake2b
-from typing import Any, Final
+from operator import attrgetter
+from typing import Final
 
 from chunkstore import runtime
-from chunkstore.checksum import DIGEST_MODULUS, row_digest
+from chunkstore.checksum import DIGEST_MODULUS, crc32c_of_bytes, crc32c_of_more, row_digest
 from chunkstore.errors import Damaged
-from chunkstore.journal import Batch, Place
+from chunkstore.journal import Batch, Journal
 from chunkstore.metadata.codec import (
     decode_chunk,
-    encode_chunk,
-    encode_garbage,
-    encode_pin,
+    encode_row,
     encode_segment,
-    encode_session,
-    encode_table,
 )
 from chunkstore.metadata.keys import garbage_key
-from chunkstore.metadata.port import Op, RowChange
-from chunkstore.operations.pending import PendingOp
+from chunkstore.metadata.port import Line, Lines, MetadataStore, Op, Position, RowChange
+from chunkstore.operations.backlog import Backlog
+from chunkstore.operations.pending import Pending, PendingLine, PendingOp
 from chunkstore.records.segments import (
     KIND_INLINE,
     ChunkRecord,
-    GarbageRecord,
     PinRecord,
     SegmentRecord,
-    SessionRecord,
     TableRecord,
 )
+from chunkstore.storage import ChunkStorage
 
-__all__ = ["RecordBuilder"]
+__all__ = ["BatchWriter"]
+
+_make = tuple.__new__  # what a NamedTuple's constructor does, without its argument handling
+_by_segment: Final = attrgetter("segment_id")
 
 _DIGESTS_KEPT: Final = 65_536
 _LENGTHS: Final = tuple(length.to_bytes(4, "little") for length in range(512))
-_ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
-    SegmentRecord: encode_segment,
-    ChunkRecord: encode_chunk,
-    TableRecord: encode_table,
-    GarbageRecord: encode_garbage,
-    SessionRecord: encode_session,
-    PinRecord: encode_pin,
-}
 
 
-class RecordBuilder:
-    """Builds the records of one epoch, which began at ``opened_s`` and ``opened_ms``; ``digest`` asks for the committed state's,
-    ``old_row`` reads a committed row, ``place`` says where the bytes of the next record's extents will begin."""
+class BatchWriter:
+    """The steps of a commit, for one epoch's queue. All are called by the one thread that leads."""
 
-    def __init__(
-        self,
-        digest: Callable[[], int],
-        old_row: Callable[[bytes], bytes | None],
-        opened_s: float,
-        opened_ms: int,
-        place: Callable[[], Place],
-    ) -> None:
-        self._place = place
+    def __init__(self, journal: Journal, store: MetadataStore, storage: ChunkStorage, backlog: Backlog) -> None:
+        self.opened_s: float = runtime.monotonic_s()
+        self.opened_ms: int = runtime.now_ms()
+        self.storage = storage
+        self.sync = storage.sync
+        self.apply = partial(store.apply, verify=False)
+        self._journal = journal
+        self._store = store
+        self._tail = backlog.tail
+        self._backlog = backlog
         self._places: dict[bytes, tuple[str, int]] = {}
         """Of extents that were built last, by the keys of their rows."""
-        self._committed_digest = digest
-        self._digest = digest()
-        self.lined: bool = False
+        self._digest = store.head().digest
+        self._lined = False
         """Whether records of lines have changed rows since the record built last."""
-        self._old_row = old_row
-        self._began_ms = opened_ms - int(opened_s * 1000)
+        self._began_ms = self.opened_ms - int(self.opened_s * 1000)
         self._time_ms = 0
         self._digests: dict[bytes, int] = {}
         """Of rows that were written last."""
@@ -83,17 +73,17 @@ class RecordBuilder:
         """The record of a batch. To ask for the next lsn says that the record built before was committed; for the same one,
         that it was not."""
         built_lsn, built_digest, built_rows = self._built
-        if self.lined:
-            self._digest = self._committed_digest()
+        if self._lined:
+            self._digest = self._store.head().digest
             self._digests.clear()
-            self.lined = False
+            self._lined = False
         elif lsn == built_lsn + 1:
             self._digest = built_digest
             self._digests.update(built_rows)
             if len(self._digests) > _DIGESTS_KEPT:
                 for key in list(self._digests)[: _DIGESTS_KEPT // 2]:
                     del self._digests[key]
-        time_ms = self.label(runtime.monotonic_s())
+        time_ms = self._label(runtime.monotonic_s())
         first = batch[0]
         headers: Sequence[Op] = first.headers
         merged, garbage = first.rows, first.garbage
@@ -123,14 +113,14 @@ class RecordBuilder:
             if record is None:
                 value, new = None, 0
             else:
-                value = _ENCODERS[type(record)](record)
+                value = encode_segment(record) if isinstance(record, SegmentRecord) else encode_row(record)
                 # ``row_digest``, without a call: three times for every append.
                 digested = blake2b(key + _LENGTHS[len(key)] + value, digest_size=32)
                 new = int.from_bytes(digested.digest(), "big")
             rows.append((key, value))
             old = known.get(key)
             if old is None:
-                raw = None if key in fresh else self._old_row(key)
+                raw = None if key in fresh else self._store.get(key)
                 old = 0 if raw is None else row_digest(key, raw)
             digest += new - old
             digests.append((key, new))
@@ -138,7 +128,48 @@ class RecordBuilder:
         self._built = (lsn, digest, digests)
         return Batch(first.kind, headers, rows, digest, time_ms, first.notes, blob)
 
-    def label(self, now_s: float) -> int:
+    def append(self, batch: Batch) -> Position:
+        """Write a record. Raises what the journal raises."""
+        position = self._journal.append(batch)
+        if batch.blob:
+            # Only after that: what was refused, or may have been, is no one's to read.
+            self._tail.put_record(batch.ops, batch.blob)
+        return position
+
+    def append_lines(self, batch: Sequence[PendingLine], now_s: float) -> tuple[Position, Lines]:
+        """As ``build`` and ``append``, of lines. Those of one segment go on in one extent, as far as one may be long."""
+        if len(batch) > 1:
+            batch = sorted(batch, key=_by_segment)
+        lines: list[Line] = []
+        pieces: list[bytes] = []
+        run = run_id = crc = 0
+        for op in batch:
+            data, segment_id, (state,) = op.data, op.segment_id, op.segments
+            length = len(data)
+            op.joined = joined = segment_id == run_id and run + length <= state.extent_bytes_max
+            if joined:
+                run, crc = run + length, crc32c_of_more(crc, data)
+            else:
+                run, crc, run_id = length, crc32c_of_bytes(data), segment_id
+            pieces.append(data)
+            lines.append(_make(Line, (segment_id, op.offset, length, crc, joined, state.encoded, op.event)))
+        self._lined = True
+        done = self._journal.append_lines(lines, pieces, self._label(now_s))
+        put = self._tail.put
+        for op in batch:
+            put(op.segment_id, op.offset, op.data)
+        return done
+
+    def applied(self, batch: Sequence[Pending]) -> None:
+        """The cache shows these operations: count their extents. Not before: what is counted can be looked up."""
+        for op in batch:
+            if isinstance(op, PendingLine):
+                self._backlog.came(op.segments[0].name, len(op.data), not op.joined)
+            else:
+                for count in op.counts:
+                    self._backlog.count(count)
+
+    def _label(self, now_s: float) -> int:
         """The label of time of the next record; ``now_s`` on the monotonic clock."""
         # Never after our own age: a clock set back must not make what is removed now look as if it had been long ago.
         aged_ms, now_ms = self._began_ms + int(now_s * 1000), runtime.now_ms()
@@ -157,7 +188,7 @@ class RecordBuilder:
                 if len(places) > _DIGESTS_KEPT:
                     places.clear()
                 ((key, data),) = inline
-                places[key] = self._place()
+                places[key] = self._journal.place
                 return data, (key,)
         parts: dict[bytes, list[bytes]] = {}
         for op in batch:
@@ -167,7 +198,7 @@ class RecordBuilder:
             return b"", ()
         if len(places) > _DIGESTS_KEPT:
             places.clear()
-        name, offset = self._place()
+        name, offset = self._journal.place
         found = [b"".join(pieces) for pieces in parts.values()]
         for key, data in zip(parts, found, strict=True):
             places[key] = name, offset
@@ -176,7 +207,7 @@ class RecordBuilder:
 
     def _place_of(self, key: bytes) -> tuple[str, int]:
         """Where an extent of a record before is, which is not remembered. Raises ``Damaged``."""
-        raw = self._old_row(key)
+        raw = self._store.get(key)
         if raw is None:
             raise Damaged("an extent that is about to change is not there; run check", object=f"chunk row {key!r}")
         place = self._places[key] = decode_chunk(f"chunk row {key!r}", raw)[:2]

@@ -6,8 +6,6 @@ Promises
 * A deposed owner never climbs (A1); before it reports ``OutcomeUnknown`` it tries for ``resolve_s`` to learn the outcome (A5).
 * A failure of the cache never makes a committed operation "not happened" (A12): the cache is rebuilt from the journal.
 * No caller meets an error because of a roll: new operations wait, the queue drains, or the roll is put off.
-
-Leaves out: when to roll (``maintenance``), the take-over itself (``chunkstore_journal``).
 """
 
 from __future__ import annotations
@@ -207,7 +205,7 @@ class Recovery:
         if doubt is not None:
             happened = ownership.adopted.lsn >= doubt.lsn
             if happened:
-                ended.applied(doubt.batch)
+                ended.writer.applied(doubt.batch)
             ended.queue.decide(doubt.batch, None if happened else _reason(doubt.error), doubt.lsn)
             ended.in_doubt = None
         container.changed(0)

@@ -3,7 +3,6 @@
 Promises: only if the list still names the very chunks, which are closed and whose ids are never used again: so what was copied from
 them is what the range says, whatever happened to the segment meanwhile. Five rows and one for each further new chunk (rows
 of block borders apart), however long the run is. It leaves the list as one range of garbage, linked as it was.
-Leaves out: which chunks, and writing their bytes.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from chunkstore.changes import NewChunk, Replace
 from chunkstore.errors import Conflict
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import ExistenceCheck
+from chunkstore.operations.pending import ExistenceCheck
 from chunkstore.operations.written_chunks import (
     chunks_of_session,
     existence_checked,

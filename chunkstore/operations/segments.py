@@ -10,15 +10,108 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chunkstore.config import RollingPolicy
-from chunkstore.errors import Conflict, SegmentExists, SegmentNotSealed
+from chunkstore.errors import BadOffset, Conflict, SegmentExists, SegmentNotSealed, SegmentSealed, SegmentTruncated
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key
+from chunkstore.operations.backlog import Arrival
 from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.written_chunks import require_session
 from chunkstore.records.arguments import check_attributes
 from chunkstore.records.names import NO_CHUNK
 from chunkstore.records.segments import ACTIVE, CLOSED, FLAG_SEALED, AttributeValue, SegmentRecord
+from chunkstore.sessions import staged_session
 
-__all__ = ["plan_attributes", "plan_create", "plan_delete", "plan_seal", "plan_unseal"]
+__all__ = ["plan_attributes", "plan_concat", "plan_create", "plan_delete", "plan_seal", "plan_truncate", "plan_unseal"]
+
+
+def plan_concat(
+    changes: ChangeSet,
+    target_name: str,
+    offset: int | None,
+    source_name: str,
+    identity: int | None = None,
+    source_id: int | None = None,
+) -> None:
+    """Plan to splice a sealed source after the target; the source ceases to exist.
+
+    Raises ``SegmentSealed`` (target), ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source), ``BadOffset``; of a staged source also
+    ``Conflict`` (its session has ended), ``Undecided``.
+    That they are two segments has been checked (``check_not_itself``).
+    """
+    target = changes.segment(target_name, identity)
+    if target.sealed:
+        raise SegmentSealed(target_name)
+    session_id = staged_session(source_name)
+    if session_id is not None:
+        require_session(changes, session_id)
+    source = changes.segment(source_name, source_id)
+    if not source.sealed:
+        raise SegmentNotSealed(source_name)
+    if source.start_offset:
+        raise SegmentTruncated(source_name, start_offset=source.start_offset, offset=0)
+    if offset is not None and offset != target.length:
+        raise BadOffset(target_name, expected=target.length, given=offset)
+    after = target._replace(modified_ms=changes.now_ms)
+    if source.chunk_count:
+        if target.last_chunk:
+            last = changes.chunk(target.last_chunk)
+            changes.rows[chunk_key(target.last_chunk)] = last._replace(next=source.first_chunk, state=CLOSED)
+            first = changes.chunk(source.first_chunk)
+            changes.rows[chunk_key(source.first_chunk)] = first._replace(previous=target.last_chunk)
+        after = after._replace(
+            length=target.length + source.length,
+            first_chunk=target.first_chunk or source.first_chunk,
+            last_chunk=source.last_chunk,
+            last_chunk_offset=target.length + source.last_chunk_offset,
+            chunk_count=target.chunk_count + source.chunk_count,
+            owner_epoch=changes.owned.epoch,
+        )
+    changes.put(after)
+    changes.rows[segment_key(source_name)] = None
+    changes.end_segment(source.id)
+    changes.headers.append((int(OpCode.CONCAT), target.id, target.length, source.id))
+    changes.counts.append(Arrival(target_name, source=source_name))
+    changes.restructure(target.id)
+    changes.restructure(source.id)
+
+
+def plan_truncate(changes: ChangeSet, name: str, offset: int, identity: int | None = None) -> bool:
+    """Plan to move the start offset up; returns whether anything changed. Raises ``BadOffset`` beyond the length."""
+    segment = changes.segment(name, identity)
+    if offset > segment.length:
+        raise BadOffset(name, expected=segment.length, given=offset)
+    if offset <= segment.start_offset:
+        return False
+    first_offset = segment.start_offset - segment.first_chunk_skip
+    if offset == segment.length:
+        after = segment._replace(
+            start_offset=offset,
+            first_chunk=NO_CHUNK,
+            last_chunk=NO_CHUNK,
+            last_chunk_offset=offset,
+            first_chunk_skip=0,
+            chunk_count=0,
+            modified_ms=changes.now_ms,
+        )
+        if segment.chunk_count:
+            changes.discard(segment.first_chunk, segment.last_chunk, segment.chunk_count, offset - first_offset)
+    else:
+        identity_at, chunk_offset, dropped = changes.locate(segment, offset)
+        after = segment._replace(
+            start_offset=offset,
+            first_chunk=identity_at,
+            first_chunk_skip=offset - chunk_offset,
+            chunk_count=segment.chunk_count - dropped,
+            modified_ms=changes.now_ms,
+        )
+        if dropped:
+            kept = changes.chunk(identity_at)
+            changes.discard(segment.first_chunk, kept.previous, dropped, chunk_offset - first_offset)
+            changes.rows[chunk_key(identity_at)] = kept._replace(previous=NO_CHUNK)
+    changes.put(after)
+    changes.headers.append((int(OpCode.TRUNCATE), segment.id, offset))
+    changes.restructure(segment.id)
+    return True
 
 
 def plan_create(

@@ -2,7 +2,6 @@
 
 Promises: one at a time, next to commits; the note is committed after the snapshot was read back, and LATEST points to it after
 that. What is due is taken in a task of its own, since it may take an hour; after a failure ever longer pauses are made.
-Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``).
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from chunkstore import runtime
 from chunkstore.errors import CacheDamaged, Damaged
 from chunkstore.journal import RecordKind, SnapshotReport
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import audit
 from chunkstore.operations.owned_epoch import OwnedEpoch
 
 __all__ = ["Snapshots"]
@@ -150,7 +148,7 @@ class Snapshots:
             except Damaged:
                 # What does not add up in the end may be the cache's.
                 try:
-                    audit(store)
+                    store.audit()
                 except CacheDamaged as damage:
                     container.rebuild(damage)
                 else:

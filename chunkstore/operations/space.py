@@ -9,8 +9,6 @@ Promises
 * Spilling, which gives space back only once the journal's records can go, leaves what those records need: half the reserve where somebody
   waits for it, all of it in the background.
 * Safe mode ends by itself, a twentieth after where it began.
-
-Leaves out: which operations add (each verb says so to ``commit_changes``), what the disks have left (storage and metadata store).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from chunkstore import runtime
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, StorageFull
 from chunkstore.metadata.port import MetadataStore
-from chunkstore.metadata.retention import find_quota
+from chunkstore.metadata.reserved import find_quota
 from chunkstore.observer import Observer
 from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage

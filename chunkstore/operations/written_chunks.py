@@ -1,7 +1,7 @@
 """Chunks that were written before the commit that takes them into a list: sessions' chunks, and those that replace others.
 
 Promises: a chunk enters metadata once, and only if the storage has it in its length. The storage is looked at before any lock is held;
-under the locks only rows are, and whether a collection has deleted one since. Leaves out: where in a list (``attach``, ``replace``).
+under the locks only rows are, and whether a collection has deleted one since.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from chunkstore.errors import (
     OutcomeUnknown,
 )
 from chunkstore.journal import OpCode
-from chunkstore.metadata.blocks import border_rows
 from chunkstore.metadata.keys import chunk_key, segment_key, session_key
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.reserved import border_rows
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import ExistenceCheck
+from chunkstore.operations.pending import ExistenceCheck
 from chunkstore.records.blocks import Borders, borders_inside
 from chunkstore.records.names import NO_CHUNK
 from chunkstore.records.segments import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord

@@ -6,7 +6,7 @@ with the borders around it alone, and an append that passes no border has nothin
 
 Promises: pure. New chunks get borders at multiples of 64 KiB up to 32 MiB, of 128 KiB in the 64 MiB after those, and so on: 512
 blocks of each size, whatever the chunk will grow to. A chunk made of others' bytes keeps borders of theirs, about as many, wherever
-those are. Readers take borders as they find them. Leaves out: rows (``metadata.blocks``).
+those are. Readers take borders as they find them. Leaves out: rows (``metadata.reserved``).
 """
 
 from __future__ import annotations

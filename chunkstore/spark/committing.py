@@ -18,8 +18,8 @@ from chunkstore.changes import Change, Create, Seal, TablePut
 from chunkstore.engine.owner import Owner, Written, attach_written, end_session, find_session
 from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, SegmentExists, SegmentNotFound
-from chunkstore.metadata.sinks import SinkRow, decode_sink, encode_sink
-from chunkstore.operations.table_rows import TableEntry
+from chunkstore.metadata.reserved import SinkRow, decode_sink, encode_sink
+from chunkstore.operations.tables import TableEntry
 from chunkstore.pulsar.contexts import NAMESPACE, EntryRange, encode_context, iter_contexts, key_of
 from chunkstore.records.names import SINKS_NAMESPACE
 from chunkstore.sessions import SessionChunk

@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore.errors import Conflict
-from chunkstore.metadata.sinks import JOB, STREAM, SinkRow, sink_key, unnamed_key
+from chunkstore.metadata.reserved import JOB, STREAM, SinkRow, sink_key, unnamed_key
 
 __all__ = ["NOTHING", "Content", "MicroBatch", "Verdict", "Version", "something_else"]
 

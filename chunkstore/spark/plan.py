@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Final, NamedTuple
 
 from chunkstore.codec.pulsar.block_index import Block, LedgerRange
@@ -193,7 +194,8 @@ def _segment_run(
 def _pieces(replica: Replica, view: MetadataView, wanted: Range, read_to: int) -> tuple[Piece, ...]:
     """The pieces of chunks that hold these bytes, of a segment that other tasks read up to ``read_to``. Raises ``BadOffset``."""
     name, identity, start, stop = wanted
-    context = context_of(replica)._replace(verify=True, tail=None)
+    context = copy(context_of(replica))
+    context.verify, context.tail = True, None
     planned = plan_slices(context, view, (name, identity, start, stop - start), gather=False)
     if planned.length < stop - start:
         raise BadOffset(name, expected=start + planned.length, given=stop)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from chunkstore.engine.owner import Owner, end_session
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupported
-from chunkstore.metadata.sinks import STREAM, decode_sink, sink_key
+from chunkstore.metadata.reserved import STREAM, decode_sink, sink_key
 from chunkstore.spark.chunks_out import Offloaded, Output, WritePlan, write_task
 from chunkstore.spark.committing import Job, commit, row_of, session_of, was_done
 from chunkstore.spark.errors import annotated

@@ -24,12 +24,11 @@ from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import QUOTA_NAMESPACE, RETENTION_NAMESPACE
 from chunkstore.operations.append import append
 from chunkstore.operations.attach import plan_find_session
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext
-from chunkstore.operations.spiller import Spiller
+from chunkstore.operations.spill import Spiller
 from chunkstore.operations.tables import TableReader, version_put
 from chunkstore.parts import ContainerParts
 from chunkstore.records.arguments import SegmentRef, check_flags, check_pin
@@ -115,8 +114,8 @@ class UpkeepCalls:
     def run(self, ask: Ask, *, wait_s: float = 0.0) -> Result:
         """Do what an owner can be asked for (``chunkstore.asks``). Durable. ``wait_s`` is for clients: each commit takes
         ``Settings.op_deadline_s`` at most. Raises ``InvalidArgument``, and what the calls raise. Retry: safe."""
+        from chunkstore.operations.attach import stage
         from chunkstore.operations.pins import pin
-        from chunkstore.operations.staging import stage
 
         check_ask(ask)
         container = self._container
@@ -229,7 +228,7 @@ class UpkeepCalls:
 
         A segment's own policy goes before those of prefixes, the longest prefix before others; they are not combined. A name that ends
         with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable. Raises as ``seal``."""
-        from chunkstore.metadata.retention import encode_policy, pattern_key
+        from chunkstore.metadata.reserved import encode_policy, pattern_key
 
         key = pattern_key(name_or_prefix)
         if policy is not None and not isinstance(policy, RetentionPolicy):
@@ -242,7 +241,7 @@ class UpkeepCalls:
         was none to be removed. It is in force at once, for this owner and all later ones, in place of ``Settings.quota_bytes``.
 
         Deletes nothing: above the quota (1 to 2^62) whatever adds is ``StorageFull``. Atomic, durable. Raises as ``seal``."""
-        from chunkstore.metadata.retention import encode_quota
+        from chunkstore.metadata.reserved import encode_quota
 
         try:
             return self._put_own(QUOTA_NAMESPACE, b"", None if quota_bytes is None else encode_quota(quota_bytes))
@@ -251,7 +250,7 @@ class UpkeepCalls:
 
     def _put_own(self, namespace: str, key: bytes, value: bytes | None) -> bool:
         """Put a row of ours, or delete it (None): whether it was there."""
-        from chunkstore.operations.table_rows import plan_delete_row, plan_put_row
+        from chunkstore.operations.tables import plan_delete_row, plan_put_row
 
         def plan(changes: ChangeSet) -> bool:
             if value is None:

@@ -22,9 +22,9 @@ from chunkstore.config import LIMITS, DefragPolicy
 from chunkstore.copy_ranges import compose_chunk
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument, SegmentNotFound
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.reserved import find_borders
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import info_of, list_segments
 from chunkstore.operations.owned_epoch import decode_found_chunk

@@ -112,8 +112,8 @@ class CollectJob:
         return container.alone(container.collecting, "collection", partial(self._step, step))
 
     def _step(self, step: Step) -> bool:
+        from chunkstore.operations.attach import drop_staged
         from chunkstore.operations.pins import end_expired_pins
-        from chunkstore.operations.staging import drop_staged
 
         container = self._container
         if self._rows is None:
@@ -397,7 +397,7 @@ class ScrubJob:
         self._rests_until_s = -math.inf
 
     def step(self, step: Step) -> bool:
-        from chunkstore.metadata.scrubbing import BEGINNING, find_mark
+        from chunkstore.metadata.reserved import BEGINNING, find_mark
         from chunkstore.upkeep.scrub import SAVE_S, STEP_BYTES, save_mark, scrub_step
 
         now_s = runtime.monotonic_s()

@@ -29,12 +29,11 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.retention import Policies, keys_of
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.metadata.reserved import Policies, keys_of
+from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.read import ReadContext
-from chunkstore.operations.truncate import plan_truncate
+from chunkstore.operations.segments import plan_truncate
 from chunkstore.records.arguments import check_moment, moment_text
 from chunkstore.records.invariants import FUTURE_MS
 from chunkstore.records.reports import RetentionCut, RetentionReport

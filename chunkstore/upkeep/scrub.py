@@ -22,20 +22,18 @@ from chunkstore.changes import NewChunk, Replace
 from chunkstore.config import MIB
 from chunkstore.copy_ranges import write_chunk
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import SCRUB_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.scrubbing import BEGINNING, ScrubMark, ScrubPosition, encode_mark, find_mark
-from chunkstore.operations.change_set import ChangeSet
+from chunkstore.metadata.reserved import BEGINNING, ScrubMark, ScrubPosition, encode_mark, find_borders, find_mark
+from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.check import Fault, chunk_faults, is_still_wanted, of_error
-from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
+from chunkstore.operations.read_slices import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
 from chunkstore.operations.replace import replace
-from chunkstore.operations.sound_blocks import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
-from chunkstore.operations.table_rows import plan_put_row
+from chunkstore.operations.tables import plan_put_row
 from chunkstore.operations.written_chunks import deleted_unless_committed
 from chunkstore.records.blocks import Borders
 from chunkstore.records.invariants import Finding, of_bytes

@@ -19,7 +19,7 @@ from struct import error as StructError  # noqa: N812  (it is a class, and is us
 from chunkstore.checksum import row_digest
 from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode, RecordKind
-from chunkstore.metadata.codec import decode_chunk, encode_chunk
+from chunkstore.metadata.codec import decode_chunk, encode_row
 from chunkstore.metadata.keys import CHUNK, chunk_key
 from chunkstore.metadata.lines import line_extents
 from chunkstore.metadata.port import Line, Lines, Op, RowChange
@@ -193,9 +193,9 @@ def moved_extents(
         raw = rows.get(key)
         if raw is not None:
             chunk = decode_chunk(key, raw)
-        after = encode_chunk(chunk.placed(place, chunk.object_offset + shift))
+        after = encode_row(chunk.placed(place, chunk.object_offset + shift))
         moved.append((key, after))
-        digest += row_digest(key, after) - row_digest(key, encode_chunk(chunk))
+        digest += row_digest(key, after) - row_digest(key, encode_row(chunk))
     return moved, digest
 
 

@@ -22,7 +22,7 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.codec import decode_chunk, encode_chunk
+from chunkstore.metadata.codec import decode_chunk, encode_row
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, Position, RowChange
 from chunkstore.records.arguments import moment_text
@@ -256,7 +256,7 @@ def _moved(adopting: Opened, adopted: Commit) -> Commit:
         now = there.get(key) if key[:1] == CHUNK else None
         if value is not None and now is not None:
             chunk, place = decode_chunk(repr(key), value), decode_chunk(repr(key), now)
-            value = encode_chunk(chunk.placed(place.object, place.object_offset))
+            value = encode_row(chunk.placed(place.object, place.object_offset))
         rows.append((key, value))
     return adopted._replace(rows=rows)
 

@@ -21,7 +21,7 @@ from chunkstore.errors import (
     InvalidArgument,
     SegmentNotFound,
 )
-from chunkstore.metadata.codec import decode_chunk, decode_segment, encode_chunk, encode_segment
+from chunkstore.metadata.codec import decode_chunk, decode_segment, encode_row, encode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import iter_contexts
@@ -144,7 +144,7 @@ def changed_segment(rows: dict[bytes, bytes], **fields: Any) -> None:
 def changed_chunk(rows: dict[bytes, bytes], **fields: Any) -> None:
     segment = decode_segment("orders-0", rows[segment_key("orders-0")])
     key = chunk_key(segment.first_chunk)
-    rows[key] = encode_chunk(decode_chunk("chunk", rows[key])._replace(**fields))
+    rows[key] = encode_row(decode_chunk("chunk", rows[key])._replace(**fields))
 
 
 def in_a_circle(rows: dict[bytes, bytes]) -> None:

@@ -72,7 +72,7 @@ def test_a_check_beside_a_collector_reports_nothing_that_was_truncated(world: Wo
             return self.inner.stat(name)
 
     slow = Slow(store._context.storage)
-    store._context = store._context._replace(storage=slow)
+    store._context.storage = slow
     for level in LEVELS:
         slow.collected = False
         if not store.exists("b"):

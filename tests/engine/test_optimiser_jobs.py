@@ -7,7 +7,7 @@ from pathlib import Path
 import chunkstore
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RollingPolicy, Settings, Tuning
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.metadata.scrubbing import BEGINNING, find_mark
+from chunkstore.metadata.reserved import BEGINNING, find_mark
 from chunkstore.upkeep.jobs import DefragJob, ScrubJob, Step
 from tests.support.data import pattern
 from tests.support.hooked import wait_for

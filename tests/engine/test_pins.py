@@ -17,8 +17,7 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import pin_key
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.operations import record_builder
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.records.segments import TableRecord
 from tests.support.data import pattern, refused, run_threads
 from tests.support.forwarding import Hooked
@@ -177,7 +176,7 @@ def _plant(store: ChunkedSegmentStorage, key: bytes, value: bytes) -> None:
         changes.rows[key] = TableRecord(0, value)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(record_builder._ENCODERS, TableRecord, lambda record: record.value)
+        patch.setattr(record_builder, "encode_row", lambda record: record.value)
         commit_changes(store._container, (), plan)
 
 

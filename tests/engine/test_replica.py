@@ -86,7 +86,7 @@ def test_during_heavy_writes_it_sees_prefixes_only(world: World) -> None:
         # The store's view is one point of history; several calls may see several. So look from one view.
         with replica._follower.store.view() as view:
             from chunkstore.operations.read import find_segment
-            from chunkstore.operations.table_rows import scan_entries
+            from chunkstore.operations.tables import scan_entries
 
             x, y = find_segment(view, "x", None), find_segment(view, "y", None)
             rows = {entry.key: entry.value for entry in scan_entries(view, "t", b"", None)}

@@ -12,7 +12,7 @@ import pytest
 
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
-from chunkstore.metadata.scrubbing import BEGINNING, find_mark
+from chunkstore.metadata.reserved import BEGINNING, find_mark
 from chunkstore.upkeep.scrub import ScrubFinding, scrub_step
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from tests.support.data import pattern, problems, refused

@@ -14,7 +14,7 @@ from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import (
     decode_chunk,
     decode_segment,
-    encode_chunk,
+    encode_row,
 )
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.records.names import CHUNK_ID_BYTES, ContainerNames
@@ -138,12 +138,12 @@ def tampered(what: str, ids: Ids) -> Callable[[ChunkRecord], bytes]:
     if what == "later version":
         return lambda record: b"\x92\x02\x00"
     if what == "shifted":
-        return lambda record: encode_chunk(record._replace(object_offset=4))
+        return lambda record: encode_row(record._replace(object_offset=4))
     if what == "inline":
-        return lambda record: encode_chunk(record._replace(kind=KIND_INLINE))
+        return lambda record: encode_row(record._replace(kind=KIND_INLINE))
     if what == "unknown kind":
-        return lambda record: encode_chunk(record._replace(object=ids.other, kind=KIND_INLINE + 1))
-    return lambda record: encode_chunk(record._replace(object=objects[what]))
+        return lambda record: encode_row(record._replace(object=ids.other, kind=KIND_INLINE + 1))
+    return lambda record: encode_row(record._replace(object=objects[what]))
 
 
 HOSTILE = (

@@ -84,7 +84,7 @@ def test_what_has_no_age_stays_unless_told_otherwise(world: World) -> None:
         def stat(self, name: str) -> ChunkInfo:
             return self.inner.stat(name)._replace(modified_ms=None)
 
-    store._context = store._context._replace(storage=Ageless(store._context.storage))
+    store._context.storage = Ageless(store._context.storage)
     assert store.sweep(delete=True, age_s_min=0.001).waiting == 1
     assert store.sweep(delete=True, age_s_min=0).deleted == 1
 
@@ -146,7 +146,7 @@ def test_what_is_committed_during_the_listing_is_wanted(world: World) -> None:
                 store.commit([Attach("a", session.id, (chunk,)), EndSession(session.id)])
             return found
 
-    store._context = store._context._replace(storage=Late(store._context.storage))
+    store._context.storage = Late(store._context.storage)
     assert store.sweep(delete=True, age_s_min=0).deleted == 0
     assert store.read("a", 0, 99) == b"bytes"
 
@@ -192,7 +192,7 @@ def test_a_crash_in_the_middle_is_gone_on_with(world: World, at: int) -> None:
 
     hook.before = before
     store._container.storage = hook
-    store._context = store._context._replace(storage=hook)
+    store._context.storage = hook
     with pytest.raises(StorageUnavailable):
         store.sweep(delete=True, age_s_min=0, keep_in="lost")
     kept = {world.names().kept("lost", own(1, number)): name for number, name in enumerate(names)}

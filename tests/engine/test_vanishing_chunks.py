@@ -93,7 +93,7 @@ def test_a_reader_goes_on_as_long_as_the_plan_changes(world: World, kind: str) -
 @pytest.mark.parametrize("kind", ["owner", "replica"])
 def test_chunks_that_go_faster_than_they_are_read_end_at_the_deadline(world: World, kind: str) -> None:
     owner, read, storage, reading = reader_of(world, kind)
-    reading._context = reading._context._replace(op_deadline_s=600.0)
+    reading._context.op_deadline_s = 600.0
     with jumping_clock() as clock:
         storage.before = hook = Replacing(owner, 1_000_000, lambda count: clock.jump(601) if count == ROUNDS else None)
         with pytest.raises(DeadlineExceeded):

@@ -20,7 +20,7 @@ from chunkstore.assembly import open_store_on
 from chunkstore.config import KIB, MIB, RollingPolicy
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageFull
-from chunkstore.operations.spiller import Spiller
+from chunkstore.operations.spill import Spiller
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.disks import FileSystem, SmallDisk, small_disk

@@ -13,7 +13,7 @@ from chunkstore.assembly import open_store_on
 from chunkstore.config import RollingPolicy, Settings, Tuning
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.journal import TakeOverReport
-from chunkstore.metadata.codec import decode_chunk, encode_chunk
+from chunkstore.metadata.codec import decode_chunk, encode_row
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import MetadataStore
@@ -61,7 +61,7 @@ def unplaced(state: Rows) -> dict[bytes, bytes]:
     rows = dict(state.rows)
     for key, raw in rows.items():
         if key[:1] == CHUNK and (record := decode_chunk(key, raw)).kind == KIND_INLINE:
-            rows[key] = encode_chunk(record.placed("", 0))
+            rows[key] = encode_row(record.placed("", 0))
     return rows
 
 

@@ -41,11 +41,11 @@ SAMPLES: dict[str, Any] = {
 }
 ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "segment": codec.encode_segment,
-    "chunk": codec.encode_chunk,
-    "garbage": codec.encode_garbage,
-    "table": codec.encode_table,
-    "session": codec.encode_session,
-    "pin": codec.encode_pin,
+    "chunk": codec.encode_row,
+    "garbage": codec.encode_row,
+    "table": codec.encode_row,
+    "session": codec.encode_row,
+    "pin": codec.encode_row,
 }
 DECODERS: dict[str, Callable[[bytes, bytes], Any]] = {
     "segment": codec.decode_segment,

@@ -8,7 +8,7 @@ from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import Settings, Tuning
 from chunkstore.errors import InvalidArgument
 from chunkstore.journal import Batch, RecordKind
-from chunkstore.metadata.codec import encode_pin
+from chunkstore.metadata.codec import encode_row
 from chunkstore.metadata.keys import pin_key
 from chunkstore.metadata.port import Commit
 from chunkstore.records.segments import PinRecord
@@ -98,7 +98,7 @@ def pin(process: Process, name: str, lsn: int = 0) -> int:
     """Commit a pin, of the record's own lsn unless it shall lie."""
     previous, old = process.journal.head, process.store.head().digest
     lsn = lsn or previous.lsn + 1
-    value = encode_pin(PinRecord(lsn, 0, 0, "somebody", ""))
+    value = encode_row(PinRecord(lsn, 0, 0, "somebody", ""))
     digest = (old + row_digest(pin_key(name), value)) % DIGEST_MODULUS
     batch = Batch(RecordKind.PIN, [], [(pin_key(name), value)], digest, 0, (name,))
     position = process.journal.append(batch)

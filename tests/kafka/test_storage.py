@@ -15,7 +15,7 @@ from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.kafka import rows
 from chunkstore.kafka.model import RemoteResourceNotFoundException
 from chunkstore.kafka.storage import STORED, IndexType, LogSegmentData, RemoteStorageManager, RemoteStorageReader
-from chunkstore.operations.table_rows import TableEntry
+from chunkstore.operations.tables import TableEntry
 from tests.kafka.support_metadata import PARTITION, Store, segment
 from tests.support.format_tables import table
 

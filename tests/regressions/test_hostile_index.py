@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from chunkstore.errors import Damaged
-from chunkstore.metadata.codec import encode_chunk, encode_segment
+from chunkstore.metadata.codec import encode_row, encode_segment
 from chunkstore.metadata.index import rebuild_index, walk
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
@@ -73,7 +73,7 @@ def ring(length: int, chunk_bytes: int = 1) -> tuple[SegmentRecord, dict[bytes, 
     for at, identity in enumerate(ids):
         following = ids[at + 1] if at + 1 < length else ids[length // 2]
         chunk = ChunkRecord("", 0, chunk_bytes, None, b"", following, 7, 1, 2, 1, 5)
-        rows[chunk_key(identity)] = encode_chunk(chunk)
+        rows[chunk_key(identity)] = encode_row(chunk)
     segment = SegmentRecord("log", 7, 0, 0, NUMBER_MAX, ids[0], ids[-1], 0, 0, 1, 1, NUMBER_MAX, {}, 1, 1)
     return segment, rows
 

@@ -10,7 +10,7 @@ from chunkstore.changes import Change, TableDelete, TablePut
 from chunkstore.errors import Conflict, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.operations import commit
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.table_rows import plan_put_row
+from chunkstore.operations.tables import plan_put_row
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first, in_thread, is_commit, is_data, open_hooked, wait_for

@@ -25,7 +25,7 @@ def test_a_record_applied_by_its_owner_during_the_take_over(
     first.create("b")
     applying, go, applied = threading.Event(), threading.Event(), threading.Event()
 
-    def late(*arguments: Any, **named: Any) -> bool:
+    def late(*arguments: Any, **named: Any) -> Any:
         applying.set()
         assert go.wait(60)
         try:

@@ -20,14 +20,14 @@ from tests.simulator import Process
 def watch_apply(owner: Owner) -> list[bool]:
     """What the owner's cache answers from now on when it is to apply a commit."""
     answers: list[bool] = []
-    queue = owner.store._container.current.queue
-    apply = queue._environment.apply
+    writer = owner.store._container.current.writer
+    apply = writer.apply
 
     def watched(commits: Sequence[Commit]) -> bool:
         answers.append(apply(commits))
         return answers[-1]
 
-    queue._environment = queue._environment._replace(apply=watched)
+    writer.apply = watched  # type: ignore[assignment]
     return answers
 
 

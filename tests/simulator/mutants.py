@@ -168,7 +168,7 @@ def _lead_nowhere(original: Function) -> Function:
 def _delete_at_once(original: Function) -> Function:
     def discard(changes: Any, first: bytes, *args: Any, **named: Any) -> None:
         if first:
-            storage = changes.owned.queue._environment.sync.__self__
+            storage = changes.owned.writer.storage
             storage.delete(changes.owned.names.chunk(first))
         original(changes, first, *args, **named)
 

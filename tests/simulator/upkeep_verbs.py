@@ -16,7 +16,7 @@ from chunkstore.config import DefragPolicy, RetentionPolicy
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.keys import RETENTION_NAMESPACE
-from chunkstore.metadata.retention import encode_policy, pattern_key
+from chunkstore.metadata.reserved import encode_policy, pattern_key
 from chunkstore.upkeep.retention import RetentionCut, RetentionStep, apply_all, apply_cut, plan_step
 from tests.simulator.drawing import Plan
 from tests.simulator.recorder import Recorder

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.operations.commit_queue import CommitEnvironment
 from chunkstore.storage import Capabilities, ChunkStorage
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
@@ -60,20 +60,21 @@ def within(store: ChunkedSegmentStorage, op_deadline_s: float) -> Iterator[None]
     """Operations that begin in this block have so much time. Little is for those that have to fail: whatever has to succeed begins where
     there is ample, because any thread may be held up for seconds."""
     core = store._container
-    before, reads = core.settings, store._context
+    before = core.settings
     core.settings = replace(before, op_deadline_s=op_deadline_s)
-    store._context = reads._replace(op_deadline_s=op_deadline_s)
+    store._context.op_deadline_s = op_deadline_s
     try:
         yield
     finally:
-        core.settings, store._context = before, reads
+        core.settings, store._context.op_deadline_s = before, before.op_deadline_s
 
 
-def replace_steps(store: ChunkedSegmentStorage, **steps: Any) -> CommitEnvironment:
+def replace_steps(store: ChunkedSegmentStorage, **steps: Any) -> SimpleNamespace:
     """Put other calls in the place of steps of the present epoch's commits; returns what was there."""
-    queue = store._container.current.queue
-    before = queue._environment
-    queue._environment = before._replace(**steps)
+    writer = store._container.current.writer
+    before = SimpleNamespace(**{name: getattr(writer, name) for name in steps})
+    for name, step in steps.items():
+        setattr(writer, name, step)
     return before
 
 

@@ -9,8 +9,8 @@ from google_crc32c import value
 from chunkstore.changes import NewChunk, Replace
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Conflict
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.index import walk
+from chunkstore.metadata.reserved import find_borders
 from chunkstore.operations.read import find_segment
 from chunkstore.records.blocks import Borders, Piece, known_pieces, merged_borders
 from chunkstore.storage import ChunkHandle

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from chunkstore.checksum import DIGEST_MODULUS, crc32c, record_hash, row_digest
 from chunkstore.journal import OpCode
-from chunkstore.metadata.codec import encode_chunk, encode_segment, encode_table
+from chunkstore.metadata.codec import encode_row, encode_segment
 from chunkstore.metadata.keys import chunk_key, garbage_key, segment_key, writer_key
 from chunkstore.metadata.port import GENESIS, Commit, Line, Lines, Op, Position, RowChange
 from chunkstore.records.names import chunk_id, line_chunk_id, session_chunk_id
@@ -69,7 +69,7 @@ class Chunk:
     def encoded(self, previous: bytes, following: bytes) -> bytes:
         """Its row."""
         kind, place = (KIND_INLINE, f"{self.record:x}") if self.record else (KIND_OBJECT, "")
-        return encode_chunk(
+        return encode_row(
             ChunkRecord(
                 place, self.at, self.length, self.crc32c, previous, following, self.segment_id, self.epoch, self.state, kind,
                 self.created_ms,
@@ -210,7 +210,7 @@ class World:
             if writer:
                 event = writer, lsn, crc32c(piece)
                 value = b"\2" + b"".join(field.to_bytes(8) for field in (lsn, offset, length)) + event[2].to_bytes(4)
-                self.writers[writer_key(segment_id, writer)] = encode_table(TableRecord(lsn, value))
+                self.writers[writer_key(segment_id, writer)] = encode_row(TableRecord(lsn, value))
             lines.append(Line(segment_id, offset, length, crc32c(data), joined, segment.name.encode(), event))
         return self._commit(lines=place._replace(lines=lines))
 

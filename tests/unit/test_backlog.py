@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chunkstore.config import Settings
-from chunkstore.operations.backlog import Backlog
+from chunkstore.operations.backlog import Arrival, Backlog
 
 
 def test_what_comes_after_a_mark_is_left_whoever_else_settles() -> None:
@@ -35,7 +35,7 @@ def test_what_a_concat_moves_is_the_targets_and_as_old_as_it_was() -> None:
     backlog = Backlog(Settings())
     backlog.came("a", 10, 2, since_s=-5.0)
     backlog.came("b", 1, 1)
-    backlog.moved("a", "b")
-    backlog.moved("none", "b")
+    backlog.count(Arrival("b", source="a"))
+    backlog.count(Arrival("b", source="none"))
     assert backlog.total() == (3, 11) and backlog.mark("a") is None
     assert backlog.held()["b"].since_s == -5.0

@@ -9,7 +9,7 @@ import pytest
 from chunkstore.checksum import crc32c
 from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode, RecordKind
-from chunkstore.metadata.codec import decode_chunk, encode_chunk
+from chunkstore.metadata.codec import decode_chunk, encode_row
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore.records.names import NO_CHUNK, chunk_id
@@ -30,7 +30,7 @@ def row(identity: bytes, start: int, stop: int, **changes: Any) -> RowChange:
     crc = crc32c(BLOB[start:stop])
     at = BEGIN + HEADER_BYTES + BLOB_AT + start
     record = ChunkRecord(f"{EPOCH:x}", at, stop - start, crc, NO_CHUNK, NO_CHUNK, 1, EPOCH, CLOSED, KIND_INLINE, 9)
-    return chunk_key(identity), encode_chunk(record._replace(**changes))
+    return chunk_key(identity), encode_row(record._replace(**changes))
 
 
 GOOD = (row(FIRST, 0, 12), row(SECOND, 12, 18))
@@ -128,7 +128,7 @@ def test_an_open_that_says_something_else_of_them_is_damage(changed: dict[str, A
     record = record_of(GOOD)
     rows = opened(record).rows
     key, value = rows[0]
-    rows[0] = key, encode_chunk(decode_chunk(key, value)._replace(**changed))
+    rows[0] = key, encode_row(decode_chunk(key, value)._replace(**changed))
     with pytest.raises(Damaged) as caught:
         check_moved(opened(record)._replace(rows=rows), record, object="open")
     assert (caught.value.object, caught.value.position) == ("open", 0)

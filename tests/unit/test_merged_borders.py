@@ -10,7 +10,7 @@ from google_crc32c import value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkstore.metadata.blocks import border_rows
+from chunkstore.metadata.reserved import border_rows
 from chunkstore.records import blocks
 from chunkstore.records.blocks import Borders, Piece, known_pieces, merged_borders
 from tests.unit.test_metadata_blocks import CHUNK, find, record

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
-from chunkstore.metadata import blocks as rows
-from chunkstore.metadata.blocks import add_borders, find_borders, last_row_key
-from chunkstore.metadata.codec import encode_table
+from chunkstore.metadata import reserved as rows
+from chunkstore.metadata.codec import encode_row
 from chunkstore.metadata.keys import block_key
 from chunkstore.metadata.memory import memory_store
 from chunkstore.metadata.port import GENESIS, Commit, MetadataStore
+from chunkstore.metadata.reserved import add_borders, find_borders, last_row_key
 from chunkstore.records import blocks
 from chunkstore.records.blocks import Borders, ChunkSum
 from chunkstore.records.segments import CLOSED, KIND_OBJECT, ChunkRecord, TableRecord
@@ -34,7 +34,7 @@ def record(data: bytes, length: int | None = None) -> ChunkRecord:
 
 def stored(found: dict[bytes, TableRecord]) -> MetadataStore:
     store = memory_store()
-    changes = [(key, encode_table(TableRecord(1, row.value))) for key, row in found.items()]
+    changes = [(key, encode_row(TableRecord(1, row.value))) for key, row in found.items()]
     commit = Commit(
         GENESIS._replace(lsn=1, hash=b"1" * 16), GENESIS.hash, 0, [(int(OpCode.TABLE_PUT), "!blocks", b"")], changes
     )
@@ -71,7 +71,7 @@ def test_format_table_says_what_the_code_does() -> None:
         (0, 1, "version"),
         (1, 8, "start"),
         (9, 8, "step"),
-        (rows._HEADER.size, rows._CRC.size, "crc"),
+        (rows._BLOCKS.size, rows._CRC.size, "crc"),
     ]
 
 

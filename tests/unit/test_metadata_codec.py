@@ -95,12 +95,12 @@ def test_golden_file_has_no_strangers() -> None:
 
 
 def test_a_newer_minor_version_survives_a_rewrite() -> None:
-    plain = msgpack.unpackb(codec.encode_chunk(CHUNK), use_list=False)
+    plain = msgpack.unpackb(codec.encode_row(CHUNK), use_list=False)
     newer = msgpack.packb((1, 3, *plain[2:], 1, b"two", ("three",)))
     record = codec.decode_chunk(b"C", newer)
     assert record.extra == (1, b"two", ("three",))
-    assert codec.encode_chunk(record) == newer
-    grown = codec.encode_chunk(record._replace(length=record.length + 1))
+    assert codec.encode_row(record) == newer
+    grown = codec.encode_row(record._replace(length=record.length + 1))
     assert codec.decode_chunk(b"C", grown).extra == record.extra
 
 
@@ -135,7 +135,7 @@ def test_minor_version_and_number_of_fields_belong_together(kind: str) -> None:
 
 def test_what_cannot_be_stored_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="too long"):
-        codec.encode_table(TableRecord(1, b"x" * (1 << 20)))
+        codec.encode_row(TableRecord(1, b"x" * (1 << 20)))
     with pytest.raises(InvalidArgument):
         codec.encode_segment(SEGMENT._replace(length=1 << 64))
     with pytest.raises(InvalidArgument):

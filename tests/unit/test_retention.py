@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from chunkstore.config import RetentionPolicy
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.metadata.codec import encode_table
+from chunkstore.metadata.codec import encode_row
 from chunkstore.metadata.keys import QUOTA_KEY, RETENTION_NAMESPACE, table_key
-from chunkstore.metadata.retention import _QUOTA, _VALUE, decode_policy, encode_policy, encode_quota, pattern_key
+from chunkstore.metadata.reserved import _POLICY, _QUOTA, decode_policy, encode_policy, encode_quota, pattern_key
 from chunkstore.records.segments import FLAG_SEALED, SegmentRecord, TableRecord
 from chunkstore.upkeep.retention import ChunkLabel, plan_cut
 
@@ -25,7 +25,7 @@ FORMAT = Path(__file__).resolve().parents[2] / "chunkstore" / "metadata" / "FORM
 
 
 def stored(value: bytes) -> bytes:
-    return encode_table(TableRecord(7, value))
+    return encode_row(TableRecord(7, value))
 
 
 # Rows
@@ -55,7 +55,7 @@ def test_golden_bytes_of_the_quota() -> None:
     assert QUOTA_KEY == b"T\x06!quota"
 
 
-@pytest.mark.parametrize(("table", "size_bytes"), [("retention", _VALUE.size), ("quota", _QUOTA.size)])
+@pytest.mark.parametrize(("table", "size_bytes"), [("retention", _POLICY.size), ("quota", _QUOTA.size)])
 def test_format_table(table: str, size_bytes: int) -> None:
     text = FORMAT.read_text(encoding="utf-8").split(f"<!-- table: {table} -->\n", 1)[1].split("\n\n", 1)[0]
     rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]

@@ -10,16 +10,16 @@ from struct import pack
 import pytest
 
 from chunkstore.errors import Damaged
-from chunkstore.metadata.codec import encode_table
+from chunkstore.metadata.codec import encode_row
 from chunkstore.metadata.keys import SCRUB_KEY
-from chunkstore.metadata.scrubbing import _HEADER, BEGINNING, ScrubMark, ScrubPosition, decode_mark, encode_mark
+from chunkstore.metadata.reserved import _SCRUB, BEGINNING, ScrubMark, ScrubPosition, decode_mark, encode_mark
 from chunkstore.records.segments import TableRecord
 
 FORMAT = Path(__file__).resolve().parents[2] / "chunkstore" / "metadata" / "FORMAT.md"
 
 
 def stored(value: bytes) -> bytes:
-    return encode_table(TableRecord(7, value))
+    return encode_row(TableRecord(7, value))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_format_table() -> None:
     text = FORMAT.read_text(encoding="utf-8").split("<!-- table: scrub -->\n", 1)[1].split("\n\n", 1)[0]
     rows = [(int(at), int(size or 0)) for at, size in re.findall(r"^\| (\d+) \| (\d*) ?\|", text, re.MULTILINE)]
     assert [at for at, _ in rows] == [0, *accumulate(size for _, size in rows[:-1])]
-    assert rows[-1] == (_HEADER.size, 0)
+    assert rows[-1] == (_SCRUB.size, 0)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from chunkstore.errors import Damaged
 from chunkstore.metadata.keys import table_key
-from chunkstore.metadata.sinks import (
-    _HEADER,
+from chunkstore.metadata.reserved import (
+    _SINK,
     JOB,
     STREAM,
     SinkRow,
@@ -57,7 +57,7 @@ def test_format_table() -> None:
     text = FORMAT.read_text(encoding="utf-8").split("<!-- table: sink -->\n", 1)[1].split("\n\n", 1)[0]
     rows = [(int(at), int(size or 0)) for at, size in re.findall(r"^\| (\d+) \| (\d*) ?\|", text, re.MULTILINE)]
     assert [at for at, _ in rows] == [0, *accumulate(size for _, size in rows[:-1])]
-    assert rows[-1] == (_HEADER.size, 0)
+    assert rows[-1] == (_SINK.size, 0)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from chunkstore.asks import Ask, AskCommit, AskSession, Result
 from chunkstore.changes import Attach, Change, Create, EndSession, TablePut
 from chunkstore.engine.owner import end_session
 from chunkstore.errors import Conflict, OutcomeUnknown, SegmentExists, SegmentNotFound
-from chunkstore.metadata.sinks import SinkRow
-from chunkstore.operations.table_rows import TableEntry
+from chunkstore.metadata.reserved import SinkRow
+from chunkstore.operations.tables import TableEntry
 from chunkstore.records.names import session_chunk_id
 from chunkstore.records.segments import OpenSession
 from chunkstore.sessions import SessionChunk
