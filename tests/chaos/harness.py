@@ -27,8 +27,6 @@ from tests.support.data import problems
 from tests.support.paths import SOURCES
 from tests.support.worlds import Mode
 
-__all__ = ["Fight"]
-
 _FULL: float = 0.3
 """The share of rounds in which the disk is full, if it can be."""
 _FREE_BYTES = 200 * KIB

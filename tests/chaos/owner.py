@@ -34,8 +34,6 @@ from chunkstore.errors import (
 from tests.judges.causes import hidden_cause
 from tests.support.settings import tuned
 
-__all__ = ["CUT", "SEGMENTS", "TABLE", "draw_settings", "event", "prepare", "settings_of"]
-
 CUT: Final = "cut"
 SEGMENTS: Final = ("a", "b", CUT)
 """``CUT`` is truncated now and then."""

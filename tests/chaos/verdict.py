@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from chunkstore.engine.reading import ReadableContainer
 from tests.chaos.owner import CUT, SEGMENTS, TABLE, event
 
-__all__ = ["Verdict"]
-
 
 class Verdict:
     """Notes of owners. ``wrong``: what they themselves called wrong."""

@@ -13,8 +13,6 @@ from tests.faults.scenarios import OPENINGS, OPERATIONS
 from tests.support.faulty import Outcome, When
 from tests.support.worlds import Mode
 
-__all__ = ["SUBJECTS", "Enumerated", "Subject", "enumerate_cases", "run_case"]
-
 Make = Callable[[Place, Mode, Path], Interrupted]
 
 

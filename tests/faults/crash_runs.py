@@ -21,19 +21,6 @@ from tests.support.faulty import Call, Dead, Outcome, When, outcomes_of
 from tests.support.hooked import within
 from tests.support.worlds import Mode
 
-__all__ = [
-    "END",
-    "Case",
-    "Interrupted",
-    "OpeningRun",
-    "OperationRun",
-    "Promise",
-    "all_cases",
-    "clean",
-    "perform",
-    "recover",
-]
-
 NOT_HAPPENED = (StorageUnavailable, StorageFull, NotOwner, DeadlineExceeded)
 END = Call("the end", (), tearable=False, step="the end")
 

@@ -28,8 +28,7 @@ class SmallDisk:
         self._filler = path / "filler"
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Take all space but ``leave_bytes``. A write that is under way elsewhere (a lease's beat) may hold blocks that it gives back, so
-        the filler asks until nothing is left; what comes back later is the caller's to expect."""
+        """Take all space but ``leave_bytes``."""
         for _ in range(1200):
             self._take(leave_bytes)
             if self.free_bytes() <= leave_bytes:

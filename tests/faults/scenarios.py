@@ -16,8 +16,6 @@ from tests.faults.ground import WRITER, Ground
 from tests.support.faulty import Dead, Outcome, When
 from tests.support.merging import merge
 
-__all__ = ["LAST_WORDS", "OPENINGS", "OPERATIONS", "Opening", "Operation", "is_opening", "is_record"]
-
 
 @dataclass(frozen=True)
 class Operation:

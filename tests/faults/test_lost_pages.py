@@ -52,8 +52,7 @@ def mounted(image: Path, point: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[tuple[SmallDisk, Path]]:
-    """What the image lies on, and the image. No journal of ext4's: it would be what fails first. Blocks are pages of what is below, for a
-    loop device takes a write of which a part arrived for a good one."""
+    """What the image lies on, and the image."""
     with small_disk("tmpfs", tmp_path / "below") as below:
         image = below.path / "image"
         image.touch()

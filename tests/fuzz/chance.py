@@ -8,8 +8,6 @@ from typing import TypeAlias, TypeVar
 
 import msgpack
 
-__all__ = ["NUMBERS", "Chance", "Tree", "grafted", "mangled", "packed", "wire"]
-
 T = TypeVar("T")
 Tree: TypeAlias = object
 """Tuples, dicts with text keys, ints, bytes, text, booleans, None: what msgpack can hold."""

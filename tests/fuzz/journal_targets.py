@@ -26,8 +26,6 @@ from tests.fuzz.sealing import Fields, digest_of, sealed_frame, sealed_record, s
 from tests.fuzz.target import Gate, Spy, Target
 from tests.golden.journal_samples import CONTAINER, DIGEST, HASH, PAIRS, RECORDS, TOKEN
 
-__all__ = ["JOURNAL_TARGETS"]
-
 _DIGEST = DIGEST.to_bytes(32, "big")
 _FIELDS = Fields(3, CONTAINER, 4, 44, 44, 43, HASH, _DIGEST, TOKEN, 1_700_000_000_000)
 _KINDS = {"open": (1,), "ops": (3, 6, 7)}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from tests.fuzz.runner import Finding, Result, run_blocks
 from tests.fuzz.targets import TARGETS
 
-__all__ = ["PAST_SHARE_MIN", "line", "run_target"]
-
 PAST_SHARE_MIN = 0.05
 
 

@@ -21,8 +21,6 @@ from types import FrameType
 from tests.fuzz.chance import Chance
 from tests.fuzz.target import Gate, Target
 
-__all__ = ["BLOCK", "Finding", "Outcome", "Result", "judge", "run_blocks"]
-
 BLOCK = 1000
 """Inputs that follow from one seed: what is repeated to replay one of them. Of targets that take several at once, so many fewer."""
 TRACED_EVERY = 50

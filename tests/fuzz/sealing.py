@@ -14,8 +14,6 @@ from google_crc32c import extend, value
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from tests.fuzz.chance import packed
 
-__all__ = ["Fields", "digest_of", "sealed_frame", "sealed_record", "sealed_snapshot"]
-
 _RECORD = Struct(">4sBBBBII16sQQQQQ16s32s16sQI")
 _FRAME = Struct(">4sBBHII")
 _U32 = Struct(">I")

@@ -10,8 +10,6 @@ from unittest import mock
 
 from tests.fuzz.chance import Chance
 
-__all__ = ["Gate", "Spy", "Target"]
-
 
 class Gate:
     """Counts the inputs that came past the first check: at most one for each input."""

@@ -10,8 +10,6 @@ from tests.fuzz.offload_targets import OFFLOAD_TARGETS
 from tests.fuzz.pip17_targets import PIP17_TARGETS
 from tests.fuzz.target import Target
 
-__all__ = ["TARGETS"]
-
 TARGETS: tuple[Target, ...] = (
     JOURNAL_TARGETS + KAFKA_RECORD_TARGETS + KAFKA_TARGETS + MESSAGE_TARGETS + OFFLOAD_TARGETS + PIP17_TARGETS
 )

@@ -1,7 +1,4 @@
-"""Calls and the operations of records, side by side: which operation a call asks for, and which of several calls one is of.
-
-Leaves out: states (``segment_model``), judging (``checker``).
-"""
+"""Calls and the operations of records, side by side: which operation a call asks for, and which of several calls one is of."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ from typing import Any, Final
 
 from tests.judges.events import Event
 from tests.judges.segment_model import APPEND, ATTACH, TABLE_DELETE, TABLE_PUT, Call, appended
-
-__all__ = ["answered_by", "call_of", "is_same", "stored", "subject", "urgency_of"]
 
 _BY_KIND: Final = {
     "create": 1, "append": 2, "append_many": 2, "write": 2, "seal": 3, "unseal": 4, "delete": 5, "truncate": 6, "concat": 7,
@@ -30,11 +25,7 @@ def answered_by(event: Event) -> float:
 
 
 def urgency_of(event: Event) -> tuple[float, float]:
-    """Which of several calls takes a record first: whose answer came first, for each may need it.
-
-    But what may be repeated without harm and never comes undone is its first caller's; to the others it was done already. (An event
-    of a writer does come undone, with its segment.)
-    """
+    """Which of several calls takes a record first: whose answer came first, for each may need it."""
     repeatable = event.kind == "truncate"
     return (event.invoked if repeatable else answered_by(event)), event.invoked
 

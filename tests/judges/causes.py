@@ -1,6 +1,6 @@
 """What stands behind an error: a bug that is dressed as weather is still a bug.
 
-Promises: pure. Leaves out: what to do about it (``simulator.clients``, ``chaos.clients``).
+Promises: pure.
 """
 
 from __future__ import annotations
@@ -8,16 +8,11 @@ from __future__ import annotations
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import JournalBroken
 
-__all__ = ["hidden_cause"]
-
 
 def hidden_cause(
     error: ChunkstoreError, *, weather: tuple[type[BaseException], ...] = (), modules: tuple[str, ...] = ()
 ) -> BaseException | None:
-    """The first of the error's causes that is neither chunkstore's own nor weather; one that is its own cause counts, too.
-
-    ``weather``: what else may be a cause; ``modules``: whose errors may be.
-    """
+    """The first of the error's causes that is neither chunkstore's own nor weather; one that is its own cause counts, too."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None:

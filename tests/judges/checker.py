@@ -12,8 +12,6 @@ Promises
   answered from, and an append's also of changes under way in its owner.
 * Real time agrees with the order of records and of these states: what was answered before a call was made is not behind it.
 * A replica shows the state at the record that it names, never goes back, and shows nothing newer than its answer.
-
-Leaves out: attributes, which sessions are open; liveness; how records come about (``step_invariants``).
 """
 
 from __future__ import annotations
@@ -48,8 +46,6 @@ from tests.judges.segment_model import (
     keys_of,
     perform,
 )
-
-__all__ = ["ANOMALIES", "Anomaly", "RecordSeen", "Verdict", "check_history"]
 
 ANOMALIES: Final = {
     "lost-ack": "a call was acknowledged and has no record",
@@ -119,12 +115,7 @@ def check_history(
     owners: Mapping[int, str] | None = None,
     tail: bool = False,
 ) -> Verdict:
-    """Judge the events of one container that began empty by its records: number ``n`` of them has lsn ``n + 1``.
-
-    ``owners``: the process that claimed an epoch; the ``owner`` of an event is that name, or that name, a dot and more.
-    ``tail``: a read that ends before the end that its owner knows looks at no fence: it, too, may be of the last state that its
-    owner's epoch had answered from.
-    """
+    """Judge the events of one container that began empty by its records: number ``n`` of them has lsn ``n + 1``."""
     checker = _Checker(records, events, owners or {}, tail=tail)
     checker.check_owners()
     if checker.fold():

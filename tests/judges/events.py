@@ -3,42 +3,6 @@
 Promises: an ``Event`` is plain, frozen data; times are points of one virtual clock shared by all processes (nobody's own
 clock), in nanoseconds, so that "returned before invoked" is real-time order. An event is recorded once it has an outcome, or
 at the end of the run for calls that never returned (their process died or hangs): ``unknown``, ``returned is None``.
-Leaves out: judging (``tests.judges.checker``), how events come about (``tests.simulator``).
-
-Outcomes
-* ``ok``: the call returned; ``result`` is what it returned.
-* ``failed``: the call raised an error that promises that nothing happened; ``result`` is the error's class name.
-* ``unknown``: ``OutcomeUnknown``, or no answer at all; it may have happened, once; ``result`` is the error's class name or None.
-
-Kinds, with ``args`` and the ``result`` of an ``ok``. ``segment`` is the segment's name ("" where none is meant).
-
-| kind | args | result |
-|---|---|---|
-| create | (chunk_size_bytes_max,) | segment id |
-| delete | () | None |
-| append | (data, expected_offset or None, writer_id or None, event_number or None); ``data`` is a unique tag | offset |
-| append_many | (buffers, expected_offset or None) | offset of the first |
-| write | (data, segment id): what a buffering writer was given; it joins what follows each other to one append | offset |
-| read | (offset, length) | bytes |
-| info | () | (id, start_offset, length, sealed) |
-| exists | () | bool |
-| list | (prefix,) with ``segment`` "" | tuple of (name, id, start_offset, length, sealed) in name order |
-| truncate | (offset,), or (offset, segment id, stored policy) of a retention that its policy asks for | None |
-| seal | () | None |
-| unseal | () | None |
-| concat | (offset, source name) | None |
-| commit | (changes,): a tuple of (kind, segment, args) of the kinds here | tuple of the single results |
-| table_put | (namespace, key, value, expected_version or None) with ``segment`` "" | None |
-| table_delete | (namespace, key, expected_version or None) with ``segment`` "" | None |
-| table_get | (namespace, key) with ``segment`` "" | None, or (value, version) |
-| attach | (data, expected_offset or None), in an ask only: chunks of a session | |
-| ask | (changes, row) with ``segment`` "", by no owner: as of commit, and a table_put that expects a version | that row's version |
-| open | () with ``segment`` "": a claim; ``epoch`` is the one won, 0 if none | epoch |
-| close | () with ``segment`` "" | None |
-| replica_read | (offset, length, segment id, lsn): a replica's view, possibly stale, never wrong | bytes |
-| replica_get | (namespace, key, None, lsn) with ``segment`` "": a replica's row | as table_get |
-| last | (writer_id,) | the writer's last event number, 0 if none |
-| final | (offset, length, segment id): read by a fresh owner after the end of all faults | bytes |
 """
 
 from __future__ import annotations
@@ -47,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from chunkstore.errors import ChunkstoreError
-
-__all__ = ["Event", "Outcome", "error_fields"]
 
 Outcome = Literal["ok", "failed", "unknown"]
 

@@ -4,7 +4,6 @@ Invariants 34 to 37, of a recorded history (``stored_history``). 34: what is in 
 behind each OPEN, behind power cuts and at the end. 35: no object of the journal goes that holds such an extent, or one that a pin, a row of
 garbage or the time of grace still keeps. 36: a spill leaves each byte where it was, in a chunk with their CRC, and the list in order. 37:
 behind an OPEN no address lies at or behind a cut. It reads rows and bytes with the judges' own decoder.
-Leaves out: chunks with objects of their own (``step_invariants``).
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore.checksum import crc32c
 from tests.judges.stored_records import CHUNK_FIELDS, GARBAGE_FIELDS, SEGMENT_FIELDS, Open, decode_row
-
-__all__ = ["SPILL", "Extents", "Gone"]
 
 SPILL: Final = 16
 _INLINE: Final = 2
@@ -209,8 +206,7 @@ class Extents:
                 self._report(35, f"{what}, {now - gone.written} ns after that")
 
     def _is_waited_for(self, lsn: int, place: str) -> bool:
-        """Whether a row of garbage says that spills in this record took extents from there on. Others of the same record, of what was
-        deleted with it or spilled behind it, are collected one by one."""
+        """Whether a row of garbage says that spills in this record took extents from there on."""
         prefix, where = b"G" + lsn.to_bytes(8), _order(place)
         rows = (decode_row(raw, GARBAGE_FIELDS) for key, raw in self._history.rows.items() if key.startswith(prefix))
         return any(not fields[0] and tuple(fields[7:9]) <= where for fields in rows if len(fields) >= 9)

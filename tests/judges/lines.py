@@ -2,7 +2,6 @@
 
 Promises: as ``stored_records``, what it shares with the engine is the text of the two FORMAT.md. Rows are made one line after the
 other, each from the rows as the line before has left them. A line that its bytes, or the rows, contradict raises ``Unreadable``.
-Leaves out: which records are history, and comparing (``stored_history``, ``step_invariants``).
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ import google_crc32c
 import msgpack
 
 from tests.judges.stored_records import Record, Unreadable
-
-__all__ = ["appended"]
 
 _LINE: Final = Struct(">QQIIBB")
 _EVENT: Final = Struct(">QI")

@@ -1,6 +1,6 @@
 """All states that a history went through, kept as what changed when.
 
-Promises: the state after any record is looked up, never computed again. Leaves out: what changes (``segment_model``).
+Promises: the state after any record is looked up, never computed again.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tests.judges.segment_model import Key
-
-__all__ = ["Past", "StateAt"]
 
 
 class Past:

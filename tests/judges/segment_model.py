@@ -3,7 +3,6 @@
 Promises: ``perform`` says what a call does in a state: which operations its record has, what changes, what it answers; or with
 which error and fields it is refused. It is folded from the arguments of calls, never from stored rows, and is written from the
 public contract, not from the engine, so that the two can disagree.
-Leaves out: order and time (``checker``); attributes, which no client of the judged runs uses; sessions.
 """
 
 from __future__ import annotations
@@ -12,24 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from tests.judges.events import Event
-
-__all__ = [
-    "CHANGING",
-    "INFORMING",
-    "OBSERVING",
-    "Call",
-    "Content",
-    "Done",
-    "Key",
-    "Refused",
-    "Segment",
-    "State",
-    "appended",
-    "calls_of",
-    "fits",
-    "keys_of",
-    "perform",
-]
 
 Call = tuple[str, str, tuple[Any, ...]]
 """Kind, segment, arguments, as ``events`` lists them."""

@@ -8,7 +8,6 @@ about the whole state (14 to 17, 20, 23) come from ``check``, which the simulato
 
 Promises: a call costs a lookup by name, and the decoding of what it wrote to the journal; nothing is scanned but after a power
 cut. It knows nothing of the simulator: names, bytes, processes by name, a clock that everybody shares.
-Leaves out: 32.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ from chunkstore_journal.objects import ContainerFormat
 from tests.judges.events import Event
 from tests.judges.stored_history import Entry, StoredHistory
 from tests.judges.stored_records import CHUNK_FIELDS, SEAL, decode_row
-
-__all__ = ["StepInvariants", "Violation"]
 
 _KIND_AT = 5
 _GENESIS = (0, bytes(16))
@@ -138,10 +135,7 @@ class StepInvariants:
     # Storage calls that took effect
 
     def put(self, process: str, name: str, data: bytes | None, *, done: bool, late: bool = False) -> None:
-        """A whole object was put, created, linked or renamed to ``name``; ``done`` False: the name was taken.
-
-        ``data``: what was offered, where the caller knows. ``late``: for nobody, a request that came late or twice.
-        """
+        """A whole object was put, created, linked or renamed to ``name``; ``done`` False: the name was taken."""
         what = self._parse(name)
         if what.kind == "slot":
             self._put_slot(process, name, what, data, done=done)
@@ -344,10 +338,7 @@ class StepInvariants:
             self._report(29, f"answered although epoch {event.epoch + 1} had been claimed before it was asked: {event}")
 
     def acknowledged(self, event: Event, lsn: int) -> None:
-        """Invariant 29: in an APPEND stream nobody may be told yes for a record that was written after a stranger's claim.
-
-        Unless that stranger's OPEN, or a later one, has taken it into history by then: then the owner may have read so. Told at the end.
-        """
+        """Invariant 29: in an APPEND stream nobody may be told yes for a record that was written after a stranger's claim."""
         entry = self.history.entries[lsn - 1]
         strange = self._owner_of.get(entry.epoch + 1) != self._owner_of.get(entry.epoch)
         if event.outcome != "ok" or not strange or not self._was_behind_claim(entry):

@@ -4,7 +4,6 @@ Promises: fed with claims, slots and logs as they take effect, it knows at any m
 bytes of which chunks each append refers to; a record costs its own decoding, nothing is scanned. What contradicts an invariant
 (1 to 6, 9, 10, 18, 22, 28, 30) is reported as it happens. Records behind the last cut count as long as they are visible; a power
 cut is followed by ``look_again``. It reads with a decoder of its own (``stored_records``).
-Leaves out: who asked for what (``checker``), who was told what (``step_invariants``), damage to bytes at rest (``check``).
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ from tests.judges.stored_records import (
     record_size,
     row_digest,
 )
-
-__all__ = ["Entry", "StoredHistory"]
 
 _MISSING: Final = object()
 _NO_HASH: Final = bytes(16)

@@ -1,7 +1,6 @@
 """A decoder of stored journal bytes of its own: what it shares with the engine is the text of the two FORMAT.md, not code.
 
 Promises: every length is checked before it is believed; anything that is not as documented raises ``Unreadable``.
-Leaves out: which records are history (``stored_history``), snapshots and hints (they decide nothing).
 """
 
 from __future__ import annotations
@@ -12,28 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import google_crc32c
 import msgpack
-
-__all__ = [
-    "CHUNK_FIELDS",
-    "GARBAGE_FIELDS",
-    "PIN_FIELDS",
-    "SEAL",
-    "SEGMENT_FIELDS",
-    "TABLE_FIELDS",
-    "Claim",
-    "Open",
-    "Record",
-    "Unreadable",
-    "decode_claim",
-    "decode_format",
-    "decode_open",
-    "decode_payload",
-    "decode_record",
-    "decode_row",
-    "kind_of",
-    "record_size",
-    "row_digest",
-]
 
 OPEN: Final = 1
 SEAL: Final = 2

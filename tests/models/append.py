@@ -17,8 +17,6 @@ from typing import NamedTuple, TypeAlias
 
 from tests.models.explorer import replaced
 
-__all__ = ["HARMLESS", "MUTANTS", "AppendModel"]
-
 MUTANTS = (
     "nocheck", "checkbefore", "nofsync", "noembed", "novoid", "selftrust", "failtail", "reclaim", "rnocheck", "rnofsync",
 )  # fmt: skip

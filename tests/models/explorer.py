@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Exploration", "Model", "explore", "replaced"]
-
 S = TypeVar("S", bound=Hashable)
 T = TypeVar("T")
 

@@ -11,8 +11,6 @@ from tests.models.explorer import Model
 from tests.models.slot import MUTANTS as SLOT_MUTANTS
 from tests.models.slot import SlotModel
 
-__all__ = ["LARGE", "REFUTED", "SMALL", "Scope"]
-
 
 class Scope(NamedTuple):
     """One model in one scope. ``mutants``: the rules that are broken; none is the protocol as it is."""

@@ -16,8 +16,6 @@ from typing import NamedTuple, TypeAlias
 
 from tests.models.explorer import replaced
 
-__all__ = ["MUTANTS", "SlotModel"]
-
 MUTANTS = ("novoid", "noseal", "gcseal", "gcown", "rebatch", "nextslot", "followseal", "followhole", "followpast")
 """novoid: undecided streams are passed over. noseal: the predecessor's free slot stays free. gcseal: SEALs are collected.
 gcown: an owner collects its own stream. rebatch: other bytes for a slot that is undecided, and any object of mine is mine.

@@ -14,8 +14,6 @@ from chunkstore_journal.asks import StoredAsks, decode_answer
 from tests.simulation.scene import SEGMENT, Event, Owner, Scene
 from tests.simulator import Job
 
-__all__ = ["LOOKING", "Asking", "once", "version_of"]
-
 LOOKING = 0.05
 """How often the owners of these tests look, in seconds."""
 _PATIENCE_S = 20.0

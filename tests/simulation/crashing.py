@@ -1,8 +1,4 @@
-"""Crash points of processes in simulated worlds: one story, told again for every storage call of a process, which dies there.
-
-Promises: the process dies once right before each call takes effect, and once right behind it; the story's judge is asked each time.
-Leaves out: system calls, power, faults that are no death (``tests.faults``).
-"""
+"""Crash points of processes in simulated worlds: one story, told again for every storage call of a process, which dies there."""
 
 from __future__ import annotations
 
@@ -14,8 +10,6 @@ from typing import Any, NamedTuple
 from tests.simulation.scene import Scene
 from tests.simulator import Job, Process
 from tests.simulator.wire import Gate
-
-__all__ = ["Story", "at_every_call"]
 
 _POINTS_MAX = 1000
 

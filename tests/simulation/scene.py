@@ -1,9 +1,4 @@
-"""A stage for named schedules: owners that append tagged events in a simulated world, and the judgement at the end.
-
-Promises: whoever opens the container in the end, with or without a cache, and whoever follows it, sees the same history; every
-event that was acknowledged is in it once, none that was refused is, unknown ones are at most once; events are in it in the
-order in which they were acknowledged. What is in history never leaves it. All else is for the test to say.
-"""
+"""A stage for named schedules: owners that append tagged events in a simulated world, and the judgement at the end."""
 
 from __future__ import annotations
 
@@ -38,21 +33,6 @@ from tests.simulator import Call, Job, Process, Weather, World
 from tests.simulator.posix import PosixBackend
 from tests.simulator.world import StorageKind
 from tests.support.settings import tuned
-
-__all__ = [
-    "ALL",
-    "APPEND",
-    "POSIX",
-    "S3",
-    "SEGMENT",
-    "SLOT",
-    "Event",
-    "Owner",
-    "Scene",
-    "Violation",
-    "scene_of",
-    "worlds",
-]
 
 T = TypeVar("T")
 SEGMENT = "orders"
@@ -324,10 +304,7 @@ class Scene:
         return self.owner(f"judge {self._openers}", machine)
 
     def judge(self, *, damaged: str = "") -> list[str]:
-        """Open the container without any cache, then on every machine; compare; return the events in history, in order.
-
-        ``damaged``: the one object that ``check`` must find at fault.
-        """
+        """Open the container without any cache, then on every machine; compare; return the events in history, in order."""
         places = ["elsewhere", *self.world.machines]
         history: list[str] | None = None
         for place in places:

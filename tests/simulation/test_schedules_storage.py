@@ -134,8 +134,7 @@ class Renames(FakeWebHdfs):
 
 
 def schedule_over_webhdfs(fake: Renames) -> int:
-    """A container is made, owned, written, taken over, written: every conditional create is a RENAME. Returns how many there were
-    by then: who looks, is deposed and closes afterwards may or may not make some."""
+    """A container is made, owned, written, taken over, written: every conditional create is a RENAME."""
     # As every remote root is opened: what may be asked again is.
     storage = RetryingChunkStorage(
         HdfsChunkStorage(fake.root(), deadline_s=10),

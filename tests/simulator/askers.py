@@ -2,10 +2,6 @@
 
 An asker is somebody who outlives its processes, as a sink is: all it knows of itself is its row, which says how far it has come. It
 asks for the next step, the same again where nobody knows what came of it, or another one in its place.
-
-Promises: each commit that is asked for is an event of the history, judged by ``tests.judges``: done once at most; done, where the asker
-was told so; not done, where it was refused. At the end, without faults, whoever asks is served in bounded time.
-Leaves out: what owners do (``roots``), what becomes of a single request (``tests/simulation/test_schedules_asks.py``).
 """
 
 from __future__ import annotations
@@ -27,8 +23,6 @@ from tests.judges.segment_model import Call
 from tests.simulator.clients import look_at
 from tests.simulator.lives import Lives
 from tests.simulator.world import Process
-
-__all__ = ["Askers"]
 
 _TABLE: Final = "asked"
 _CHUNK_BYTES: Final = 30

@@ -1,8 +1,4 @@
-"""How the steps of a real binding, system calls or requests, become calls of the simulated process that makes them.
-
-Promises: a step bears the name of the port's operation that it belongs to, so that directed tests, invariants and traces need not know
-which binding is at work. Leaves out: what steps do (``bound_posix``, ``bound_s3``, ``bound_hdfs``).
-"""
+"""How the steps of a real binding, system calls or requests, become calls of the simulated process that makes them."""
 
 from __future__ import annotations
 
@@ -13,8 +9,6 @@ from typing import Any, Protocol, TypeVar
 from chunkstore.storage import ChunkStorage
 from tests.simulator.scheduler import Task
 from tests.simulator.wire import Surroundings, Wire, WiredProcess
-
-__all__ = ["Port", "Replaced"]
 
 S = TypeVar("S", bound=ChunkStorage)
 

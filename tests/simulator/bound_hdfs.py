@@ -1,9 +1,6 @@
 """The HDFS binding itself over a simulated name node and data nodes: its requests are the steps that are scheduled, and that fail.
 
-The name space is the one that ``tests.support.fake_webhdfs`` serves over sockets. Promises: a request may not be sent, be refused by
-a server in distress, be carried out without an answer, late, or twice; a body may end half-way, in either direction: a data node
-then closes the file with what it has. Names are numbered as by a name node, and clocks are the simulation's.
-Leaves out: HTTP, leases of writers that died (tests of the binding have both), several name nodes.
+The name space is the one that ``tests.support.fake_webhdfs`` serves over sockets.
 """
 
 from __future__ import annotations
@@ -25,8 +22,6 @@ from tests.simulator.scheduler import NS
 from tests.simulator.virtual import EPOCH_MS
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
 from tests.support.hdfs_names import PREFIX, NameSpace, No, remote_exception
-
-__all__ = ["BoundHdfsBackend"]
 
 _ROOT: Final = "/root"
 _NAMENODE: Final = "http://127.0.0.1:9870"

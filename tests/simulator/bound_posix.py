@@ -1,10 +1,4 @@
-"""The file system binding itself over a simulated kernel: its system calls are the steps that are scheduled, and that fail.
-
-Promises: everything that ``posix`` says of faults holds for system calls here; besides, folders are files of their own (their names
-may be lost), reads and writes may be short, and descriptors outlive the names they were opened by. While such a backend is open,
-the modules of the binding find its kernel where they look for ``os``.
-Leaves out: real file systems (tests of the binding), stale answers of network file systems.
-"""
+"""The file system binding itself over a simulated kernel: its system calls are the steps that are scheduled, and that fail."""
 
 from __future__ import annotations
 
@@ -30,8 +24,6 @@ from tests.simulator.kernel import File, Kernel
 from tests.simulator.posix_faults import PosixFaults
 from tests.simulator.system_calls import SystemCalls, Write
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
-
-__all__ = ["BoundPosixBackend"]
 
 _ROOT: Final = "/simulated"
 _MODULES: Final = (appender, atomic, chunk_files, file_cache, folders, mounts, posix, storage, tree)

@@ -4,7 +4,6 @@ The binding gets something in place of the SDK's client that answers and refuses
 costs fifty times as much; ``tests/s3`` has it.) Promises: everything that ``s3`` says of faults holds for requests here: 503 and 409
 are answers, a lost reply is a timeout of the SDK's, and a body may end before its length. The server keeps metadata, looks at the
 checksums that come with a body, and answers ranges and listings as S3 does.
-Leaves out: HTTP, and uploads in parts, for which simulated chunks are too small (tests of the binding have both).
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ from tests.simulator.bound import Port, Replaced
 from tests.simulator.s3 import Object, S3Backend
 from tests.simulator.virtual import EPOCH_MS
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
-
-__all__ = ["BoundS3Backend"]
 
 _BUCKET: Final = "bucket"
 _ENDPOINT: Final = "http://s3.simulated"

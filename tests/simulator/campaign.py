@@ -20,8 +20,6 @@ from tests.simulator.drawing import draw_plan
 from tests.simulator.result import RunResult
 from tests.simulator.runs import Run
 
-__all__ = ["campaign", "run_of"]
-
 _RUNS_OF_A_WORKER: Final = 40
 """A process grows by a MiB a run: the memory of a run's stacks comes back in pieces that fit no other run."""
 _COUNTED: Final = ("claims", "served", "points", "storage_calls", "events", "acknowledged")

@@ -26,8 +26,6 @@ from tests.simulator.finals import ContainerContents, container_contents, patien
 from tests.simulator.watching import Watch
 from tests.simulator.world import Process, World
 
-__all__ = ["Checks"]
-
 _IDEMPOTENT: Final = ("seal", "unseal", "truncate")
 _WRONG: Final = frozenset(("damage", "leak"))
 """Severities of findings that no correct run leads to."""
@@ -73,10 +71,7 @@ class Checks:
         self._watch.told(event)
 
     def at_the_end(self, store: ChunkedSegmentStorage, *, early: bool) -> list[Event]:
-        """After all faults, in a task of the heir. ``early``: requests may still be on their way.
-
-        Returns what the heir reads, as events of the history, if ``early``.
-        """
+        """After all faults, in a task of the heir."""
         world = self._world
         for finding in [finding for finding in patiently(lambda: store.check("deep")) if finding.severity in _WRONG]:
             world.fail(f"invariant {finding.invariant}: at the end: {finding}")
@@ -152,9 +147,7 @@ def _may_be_of(other: Event, event: Event, written: int) -> bool:
 
 
 def _is_named(view: MetadataView, identity: bytes) -> bool:
-    """Whether a row is its own or names it, or its session is open.
-
-    (Chunks whose deletion a power cut took back are named by garbage that still waits.)"""
+    """Whether a row is its own or names it, or its session is open."""
     if view.get(chunk_key(identity)) is not None:
         return True
     session = chunk_session(identity)

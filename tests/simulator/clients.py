@@ -1,8 +1,4 @@
-"""Clients: what they do to a store or a replica.
-
-Promises: every call becomes one ``Event`` of the history (``recorder``); bytes that are appended are unique in the run.
-Leaves out: deciding when and where clients live (``runs``).
-"""
+"""Clients: what they do to a store or a replica."""
 
 from __future__ import annotations
 
@@ -30,8 +26,6 @@ from tests.simulator.drawing import Plan
 from tests.simulator.recorder import Recorder
 from tests.simulator.upkeep_verbs import UpkeepVerbs
 from tests.simulator.world import World
-
-__all__ = ["KEYS", "TABLE", "Client", "EventWriter", "follow", "look_at"]
 
 TABLE: Final = "facts"
 KEYS: Final = tuple(b"k%d" % number for number in range(4))
@@ -131,8 +125,7 @@ class Client(UpkeepVerbs):
             self._world.runtime.sleep_s(lease_s)
 
     def look_at_all(self, store: ChunkedSegmentStorage, *, parts: bool = False) -> None:
-        """Read every segment once: what somebody does who wakes and does not know yet that he was deposed. ``parts``: a few bytes here
-        and there, as somebody does who seeks."""
+        """Read every segment once: what somebody does who wakes and does not know yet that he was deposed."""
         for segment in self._usual * (3 if parts else 1):
             offset, length = 0, 1 << 16
             try:
@@ -227,8 +220,7 @@ class Client(UpkeepVerbs):
     do_delete = partialmethod(_do_one, kind="delete")
 
     def do_concat(self, store: ChunkedSegmentStorage) -> None:
-        """A fresh source, filled and sealed, spliced behind a target: what a transaction does. Where its chunks may grow, some of it is
-        spilled in between, and the target goes on and is spilled, too."""
+        """A fresh source, filled and sealed, spliced behind a target: what a transaction does."""
         target, random = self.segment(), self._random
         self._tags += 1
         source, size = f"s{self.name}-{self._tags}", random.choice((30, 1000))
@@ -321,8 +313,7 @@ class Client(UpkeepVerbs):
         return told
 
     def do_writer(self, store: ChunkedSegmentStorage) -> None:
-        """A few appends through the asynchronous writer; each is an event of its own, answered by its future. One in two has an id, and
-        another one goes on where it broke."""
+        """A few appends through the asynchronous writer; each is an event of its own, answered by its future."""
         segment, random = self.segment(), self._random
         window, least = random.choice((1, 2, 4, 8)), random.choice((1, 60))
         flush_s = random.choice((0.0, self._plan.latency_s))

@@ -1,9 +1,4 @@
-"""What a random run is like: drawn from its seed, swarm-style, so that no two runs have the same weather and constants.
-
-Promises: a ``Plan`` is plain data and prints as one; every fault class that suits the storage is allowed in about half of the
-runs, with a probability drawn for that run; engine constants are drawn from small sets that make rare paths common.
-Leaves out: what happens (``runs``).
-"""
+"""What a random run is like: drawn from its seed, swarm-style, so that no two runs have the same weather and constants."""
 
 from __future__ import annotations
 
@@ -17,8 +12,6 @@ from tests.simulator.faults import CLASSES, Weather
 from tests.simulator.lies import ENABLED, draw_distrust
 from tests.simulator.world import StorageKind
 from tests.support.settings import flat, tuned
-
-__all__ = ["PINS", "Plan", "draw_plan"]
 
 PINS: Final = ("pin", 3)
 """In the mix of runs whose pins outlast spills."""
@@ -116,12 +109,7 @@ def draw_plan(
     upkeep: bool | None = None,
     asks: bool | None = None,
 ) -> Plan:
-    """The plan that belongs to a seed, with what the caller has decided by himself.
-
-    ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs are among the clients', in some runs with pins
-    across spills, and no lies are told; False: neither merges nor retention. ``asks``: some processes have the owner do things, and no lies
-    are told; None: perhaps, where none are.
-    """
+    """The plan that belongs to a seed, with what the caller has decided by himself."""
     random = Random(f"plan {seed}")
     choice = random.choice
     drawn: StorageKind = choice(("s3", "posix", "posix"))
@@ -293,8 +281,7 @@ def _draw_weather(random: Random, kind: StorageKind, *, network: bool) -> Weathe
 
 
 def _draw_upkeep(seed: int, *, whole: bool = False, lies: bool = False) -> tuple[tuple[str, int], ...]:
-    """Weights of verbs of upkeep, each of its own chance, too. ``whole``: all of them. (Where bytes rot a merged copy of them would
-    be damage without a cause.)"""
+    """Weights of verbs of upkeep, each of its own chance, too."""
     random = Random(f"merge {seed}")
     drawn: list[tuple[str, int]] = []
     if (random.random() < 0.4 or whole) and not lies:

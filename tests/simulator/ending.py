@@ -1,7 +1,4 @@
-"""The end of a run: faults are over, everybody comes to an end, a fresh process takes over, and everything is looked at.
-
-Leaves out: what may not be (``checks``), what the heir writes (``finals``).
-"""
+"""The end of a run: faults are over, everybody comes to an end, a fresh process takes over, and everything is looked at."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from tests.simulator import finals
 from tests.simulator.finals import calmly
 from tests.simulator.lives import Lives
 from tests.simulator.world import Process
-
-__all__ = ["judge"]
 
 _PATIENCE: Final = 1000
 """Timeouts that everything under way has to end in, once there are no faults."""

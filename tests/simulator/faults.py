@@ -1,17 +1,10 @@
-"""What may go wrong, how often, and how often it did: the weather of a run.
-
-Promises: every fault class has a name, a probability of its own in ``Weather`` and a counter in ``Faults.fired``. Chance comes
-from a seed of its own, so that the same weather over another schedule stays the same weather.
-Leaves out: what a fault does (``s3``, ``posix``, ``world``); what is never modelled (README.md).
-"""
+"""What may go wrong, how often, and how often it did: the weather of a run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from random import Random
 from typing import Final
-
-__all__ = ["CLASSES", "Faults", "Weather"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

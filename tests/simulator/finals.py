@@ -1,8 +1,4 @@
-"""The end of a run: what the heir writes, and everything that a container shows.
-
-Promises: what is written goes through the recorder, so that it is judged as any client's call; ``container_contents`` holds all
-that users can see of segments and of the rows that clients write. Leaves out: judging (``checks``).
-"""
+"""The end of a run: what the heir writes, and everything that a container shows."""
 
 from __future__ import annotations
 
@@ -16,8 +12,6 @@ from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown
 from tests.simulator.clients import KEYS, TABLE
 from tests.simulator.recorder import Recorder
 from tests.simulator.world import Process, World
-
-__all__ = ["ContainerContents", "calmly", "container_contents", "patiently", "write"]
 
 T = TypeVar("T")
 

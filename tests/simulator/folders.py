@@ -9,8 +9,6 @@ from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkNotFound
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkRange, Composed, ListPage
 
-__all__ = ["FolderStorage"]
-
 
 class FolderStorage(BaseChunkStorage):
     """A storage whose root is a folder of another one's."""

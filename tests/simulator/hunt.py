@@ -19,8 +19,6 @@ from typing import NamedTuple
 from tests.simulator.mutants import MUTANTS, planted
 from tests.simulator.runs import Run
 
-__all__ = ["Hunted", "hunt", "killer_of", "main"]
-
 CLAIMS = 12
 """Claims in one run of a hunt: short runs find a bug sooner, since every run has weather of its own."""
 
@@ -39,10 +37,7 @@ class Hunted(NamedTuple):
 
 
 def hunt(name: str, *, first: int = 1, runs_max: int = 500) -> Hunted:
-    """Run seeds that suit a bug, from ``first`` on, until one notices it.
-
-    Raises ``AssertionError`` where that seed is not clean without the bug, which is a finding of its own.
-    """
+    """Run seeds that suit a bug, from ``first`` on, until one notices it."""
     mutant, runs, began_s = MUTANTS[name], 0, time.process_time()
     for seed in count(first):
         plan = mutant.plan(seed, CLAIMS)

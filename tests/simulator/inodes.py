@@ -1,14 +1,9 @@
-"""Files of the simulated file system: visible bytes, durable bytes, and what a power cut makes of the difference.
-
-Leaves out: names and folders (``posix``).
-"""
+"""Files of the simulated file system: visible bytes, durable bytes, and what a power cut makes of the difference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
-
-__all__ = ["Inode"]
 
 _SECTOR: Final = 64
 """Bytes that a power cut keeps or loses together; small, because simulated files are."""

@@ -7,8 +7,6 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from tests.simulator.scheduler import Task
 
-__all__ = ["Job", "ProcessDied"]
-
 T = TypeVar("T")
 
 

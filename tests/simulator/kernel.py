@@ -1,9 +1,4 @@
-"""Folders and files of a simulated kernel: what is visible, what is durable, and what a power cut leaves of the difference.
-
-Promises: the bytes of a file, and each entry of each folder, are durable apart from each other; a folder whose own entry was not
-synced may be lost with all that lies in it. Paths are resolved part by part, from any folder, as the kernel does it.
-Leaves out: symbolic links, permissions, inode numbers that are used again; who calls, and what goes wrong (``system_calls``).
-"""
+"""Folders and files of a simulated kernel: what is visible, what is durable, and what a power cut leaves of the difference."""
 
 from __future__ import annotations
 
@@ -14,8 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from tests.simulator.inodes import Inode
-
-__all__ = ["Directory", "File", "Kernel", "Node", "Status"]
 
 
 def _error(code: int, path: str) -> OSError:
@@ -220,9 +213,7 @@ class Kernel:
     # Power
 
     def power_cut(self, random: Callable[[], float]) -> None:
-        """Each entry that was not synced is the old or the new one, and bytes that were not are kept, lost or torn, by chance.
-
-        Nobody may have anything open any more."""
+        """Each entry that was not synced is the old or the new one, and bytes that were not are kept, lost or torn, by chance."""
         files: dict[int, File] = {}
         self._lose_names(self.root, random, files)
         for file in files.values():

@@ -14,8 +14,6 @@ from chunkstore.errors import Damaged
 from tests.simulator.rotting import RottenObject, rot
 from tests.simulator.world import World
 
-__all__ = ["CLASSES", "ENABLED", "Lies", "draw_distrust"]
-
 _CHANCES: Final[dict[str, tuple[float, ...]]] = {"rotten_chunk": (0.1, 0.3), "rotten_journal": (0.1, 0.3)}
 """Per turn of the nemesis."""
 

@@ -1,7 +1,4 @@
-"""The lives in a run: owners claim, serve and leave, replicas follow, and a nemesis strikes, stalls and wakes them.
-
-Leaves out: the world, the order of things, and the end (``runs``).
-"""
+"""The lives in a run: owners claim, serve and leave, replicas follow, and a nemesis strikes, stalls and wakes them."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ from tests.simulator.recorder import Recorder
 from tests.simulator.result import RunResult
 from tests.simulator.scheduler import Scheduler, Task
 from tests.simulator.world import Process, World
-
-__all__ = ["Lives"]
 
 _NEVER: Final = 1 << 62
 _VERBS_MIN: Final = 3

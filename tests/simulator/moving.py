@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from tests.simulator.posix import PosixBackend
 
-__all__ = ["copy_folder", "rename_folder"]
-
 
 def rename_folder(backend: PosixBackend, folder: str, to: str) -> None:
     """Rename a folder of the root."""

@@ -20,8 +20,6 @@ from chunkstore_journal.slots import MINE
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.world import StorageKind
 
-__all__ = ["MUTANTS", "Mutant", "planted"]
-
 Function = Callable[..., Any]
 APPEND: Final = ("posix-append",)
 SLOT: Final = ("s3-slot", "posix-slot")

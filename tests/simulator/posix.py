@@ -9,9 +9,6 @@ Promises
 * Where files lie behind a network (``fence_by_stat`` is false), a write may time out and happen later, where it was meant to.
 * A full disk, EIO, and short writes hit single system calls. ``create_if_absent`` is what the file system binding does:
   temporary, fsync, link, fsync of the folder, unlink; a process may die between any two of them.
-
-Leaves out: folders as such (their own entries count as durable; ``moving`` renames them), permissions, symbolic links; several
-kernels over one network file system (its stale answers are in negative tests only); requests that come late.
 """
 
 from __future__ import annotations
@@ -28,8 +25,6 @@ from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ListPa
 from tests.simulator.inodes import Inode
 from tests.simulator.posix_faults import PosixFaults
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess, rotten_bytes
-
-__all__ = ["PosixBackend", "PosixChunkStorage"]
 
 _TEMPORARY: Final = ".chunkstore-tmp/"
 

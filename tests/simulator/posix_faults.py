@@ -1,7 +1,4 @@
-"""What can go wrong with the system calls of a simulated file system, whoever makes them.
-
-Promises: see ``Weather``'s second block. Leaves out: what calls do (``posix``, ``bound_posix``).
-"""
+"""What can go wrong with the system calls of a simulated file system, whoever makes them."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from greenlet import GreenletExit
 from chunkstore.errors import StorageFull, StorageUnavailable
 from tests.simulator.inodes import Inode
 from tests.simulator.wire import Call, Surroundings, Wire
-
-__all__ = ["PosixFaults"]
 
 _SPACE: Final = frozenset(("creat", "pwrite", "temporary", "pwrite-temporary", "mkdir"))
 _SYNCS: Final = frozenset(("fsync", "fsync-temporary"))

@@ -1,9 +1,4 @@
-"""The history of what clients were told.
-
-Promises: every call becomes one ``Event`` (tests.judges.events), also when its process dies in the middle of it. What must never be
-answered (damage in fine storage, a foreign exception, a bug dressed as ``StorageUnavailable``) is reported as a failure of the run.
-Leaves out: the calls (``clients``), judging the history (``tests.judges.checker``).
-"""
+"""The history of what clients were told."""
 
 from __future__ import annotations
 
@@ -23,8 +18,6 @@ from chunkstore.errors import (
 from tests.judges.causes import hidden_cause
 from tests.judges.events import Event, error_fields
 from tests.simulator.world import World
-
-__all__ = ["Recorder"]
 
 
 class Recorder:

@@ -1,7 +1,4 @@
-"""What can go wrong with the requests to a simulated server, whoever makes them.
-
-Promises: see ``Weather``'s first block. Leaves out: what requests do (``s3``, ``bound_s3``, ``bound_hdfs``).
-"""
+"""What can go wrong with the requests to a simulated server, whoever makes them."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ from typing import Any, Final
 
 from chunkstore.errors import StorageUnavailable
 from tests.simulator.wire import Call, Surroundings, Wire
-
-__all__ = ["RequestFaults"]
 
 _ANY_CALL: Final = frozenset(("unavailable", "lost_reply", "burst", "slow", "crash_at_call"))
 _CHANGING: Final = frozenset(("late_apply", "very_late_apply", "duplicate"))

@@ -1,8 +1,6 @@
 """Stored bytes that rot at rest: a bit of an object reads wrong, for everybody, until it is put right.
 
 Only what is read lies; what is stored stays, so that judges see the truth and a power cut takes nothing of it.
-Leaves out: bytes that are not durable yet; the last record of a stream that may be going on, whose rot in an APPEND journal nobody can
-tell from a write that was torn (README.md).
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ from tests.judges.stored_records import record_size
 from tests.simulator.posix import PosixBackend
 from tests.simulator.s3 import S3Backend
 from tests.simulator.world import World
-
-__all__ = ["RottenObject", "rot"]
 
 
 class RottenObject:

@@ -3,10 +3,6 @@
 A run is one seed. A *claim* lasts from the moment a process asks for the container until it serves, is fenced, or dies; a run
 makes as many as its plan says. After the last one the faults stop, stalled processes wake up, a fresh process takes over, and
 what it finds is compared with every recorded answer.
-
-Promises: same seed, same run, to the last step (``RunResult.trace_hash``), whatever PYTHONHASHSEED says. Whatever is found
-wrong is in ``RunResult.violations``, with the one line that replays it.
-Leaves out: reducing a failing run; what owners, replicas and the nemesis do (``lives``); the checks themselves (``checks``).
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""A simulated object store: conditional puts, requests that come late or twice, replies that do not come at all.
-
-Promises: linearizable per key when the weather is fine, as S3 is; everything that took effect is durable, power cuts change
-nothing. With faults: ``Weather``'s first block. What a client of it hears is what a binding makes of S3's answers: 412 is
-"taken", 409 decides nothing (``StorageUnavailable``), 404 is ``ChunkNotFound`` (silence for DELETE), 5xx and timeouts are
-``StorageUnavailable``.
-Leaves out: multipart uploads, versions, permissions, request sizes; appends (object stores have none).
-"""
+"""A simulated object store: conditional puts, requests that come late or twice, replies that do not come at all."""
 
 from __future__ import annotations
 
@@ -20,8 +13,6 @@ from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkS
 from tests.simulator.request_faults import RequestFaults
 from tests.simulator.scheduler import NS
 from tests.simulator.wire import Surroundings, Wire, WiredProcess, rotten_bytes
-
-__all__ = ["Object", "S3Backend", "S3ChunkStorage"]
 
 _LAG_NS: Final = 5 * NS
 

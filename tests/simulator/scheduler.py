@@ -8,11 +8,6 @@ Promises
   between two preemptions); whatever waits for time or for another task always gives way.
 * A frozen process takes no step; what it waited for happens when it thaws. A dead process takes none at all: its tasks are
   unwound at once, and whatever their ``finally`` blocks ask of the runtime or of a storage is refused with ``GreenletExit``.
-
-Leaves out: what the tasks do; real threads (there are none; all of it runs in one).
-
-The loop is tight on purpose: the heap holds plain tuples, entries that are no longer true are skipped instead of removed, a
-task that gives way looks for the next one itself, and points are counted by a fuse that is burnt down to the next preemption.
 """
 
 from __future__ import annotations
@@ -26,8 +21,6 @@ from random import Random
 from typing import Any, Final
 
 from greenlet import GreenletExit, getcurrent, greenlet
-
-__all__ = ["NS", "Scheduler", "SchedulerStuck", "SimProcessState", "Task", "TaskEscape"]
 
 NS: Final = 1_000_000_000
 _FRAMES_MAX: Final = 20_000

@@ -3,9 +3,6 @@
 Every call that looks at the tree or changes it is one step of the process that makes it (``wire``): others go on before and behind
 it, and it may fail, be cut short, or be the last thing that its process does. Closing, fstat(2) and opening a folder take no
 step: what they see is what the call behind them acts on.
-
-Promises: a descriptor stays with the file or folder that was opened; a dead process makes no call any more.
-Leaves out: calls that the binding does not make (an ``AttributeError`` says which).
 """
 
 from __future__ import annotations
@@ -19,8 +16,6 @@ from typing import Any, Final, NoReturn, Protocol
 from chunkstore.errors import StorageFull, StorageUnavailable
 from tests.simulator.kernel import Directory, File, Kernel, Node, Status
 from tests.simulator.virtual import EPOCH_MS
-
-__all__ = ["Descriptor", "SystemCalls", "Write"]
 
 _numbers = itertools.count(1 << 20)
 """Never a real descriptor's, nor one of another world: what is let go of late closes nothing of somebody else's."""

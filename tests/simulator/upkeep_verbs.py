@@ -1,8 +1,4 @@
-"""Clients' verbs of upkeep: snapshots, collections, merges, pins, sweeps, retention.
-
-Promises: what cuts bytes off, or changes rows, is an event of the history as any other; the rest answers nothing about contents, and what
-it answers is judged all the same. Leaves out: everything else that clients do (``clients``).
-"""
+"""Clients' verbs of upkeep: snapshots, collections, merges, pins, sweeps, retention."""
 
 from __future__ import annotations
 
@@ -22,8 +18,6 @@ from tests.simulator.drawing import Plan
 from tests.simulator.recorder import Recorder
 from tests.simulator.world import World
 from tests.support.merging import merge
-
-__all__ = ["UpkeepVerbs"]
 
 
 class UpkeepVerbs:

@@ -1,10 +1,4 @@
-"""``chunkstore.runtime`` on the scheduler: virtual clocks, seeded tokens, and every primitive a scheduling point.
-
-Promises: the production code cannot tell the difference. Locks, events, conditions, pools, futures and tasks belong to the
-process that runs when they are made or used; each process has its own wall clock (offset, jumps) and monotonic clock (rate,
-jumps forward only). A lock's waiters are woken in an order that chance decides, as by an operating system.
-Leaves out: anything outside of tasks but what needs no waiting (a free lock, a clock; a pool then runs its calls one by one).
-"""
+"""``chunkstore.runtime`` on the scheduler: virtual clocks, seeded tokens, and every primitive a scheduling point."""
 
 from __future__ import annotations
 
@@ -20,8 +14,6 @@ from greenlet import GreenletExit
 from chunkstore.runtime import Condition, Event, Lock, Pool, ProcessIdentity, Runtime
 from chunkstore.runtime import Task as RuntimeTask
 from tests.simulator.scheduler import NS, Scheduler, SimProcessState, Task
-
-__all__ = ["EPOCH_MS", "VirtualRuntime"]
 
 T = TypeVar("T")
 EPOCH_MS: Final = 1_700_000_000_000

@@ -1,7 +1,4 @@
-"""What the invariants of steps see of a simulated world: every call that takes effect, every answer, every power cut.
-
-Promises: looks only, at no virtual time. Leaves out: judging (``step_invariants``), what a run does about violations.
-"""
+"""What the invariants of steps see of a simulated world: every call that takes effect, every answer, every power cut."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from tests.judges.events import Event
 from tests.judges.step_invariants import StepInvariants, Violation
 from tests.simulator.wire import Call
 from tests.simulator.world import Process, World
-
-__all__ = ["Watch"]
 
 _WHOLE = frozenset(("PUT", "PUT*", "RENAME", "link", "rename", "creat"))
 _LABEL_NS = 2_000_000

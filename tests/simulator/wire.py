@@ -1,9 +1,4 @@
-"""The way between one process and the simulated storage: every call is sent, takes effect, and is answered.
-
-Promises: each of the three steps is a scheduling point at which the process may be stalled or die, and at which a directed
-test may hold the call (``Gate``). Nothing of a dead process takes effect except what was already on its way.
-Leaves out: what a call means (``s3``, ``posix``).
-"""
+"""The way between one process and the simulated storage: every call is sent, takes effect, and is answered."""
 
 from __future__ import annotations
 
@@ -18,19 +13,6 @@ from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.records.names import ContainerNames
 from tests.simulator.faults import Faults
 from tests.simulator.scheduler import Scheduler, SimProcessState
-
-__all__ = [
-    "Backend",
-    "Call",
-    "Gate",
-    "Matching",
-    "Rule",
-    "Stage",
-    "Surroundings",
-    "Wire",
-    "WiredProcess",
-    "rotten_bytes",
-]
 
 Stage = Literal["send", "apply", "reply"]
 _SENT: Final = 0

@@ -10,10 +10,6 @@ A directed test reads like its schedule::
         n.open()                                                               # n claims, seals, serves
         call.release()
         assert isinstance(store_job.failure(), NotOwner)
-
-Promises: while a world is open it is ``chunkstore.runtime``; production code runs in tasks of processes, and nothing runs
-unless the test lets it (``run``, ``open``, ``until``, ``advance``). Same seed and same steps, same run.
-Leaves out: random runs (``runs``), judging (``checks``).
 """
 
 from __future__ import annotations
@@ -347,10 +343,7 @@ class World(Closing):
     # Letting it go on
 
     def run_until(self, condition: Callable[[], bool], *, at_most_s: float = 3600.0) -> None:
-        """Let the world go on until ``condition`` holds (asked whenever a job has ended or a call is held).
-
-        Raises ``AssertionError`` when ``at_most_s`` of virtual time pass first, and whatever escaped from a task.
-        """
+        """Let the world go on until ``condition`` holds (asked whenever a job has ended or a call is held)."""
         reached = False
 
         def timer() -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["allow"]
-
 
 def allow(items: Iterable[pytest.Item], folder: Path, seconds: int) -> None:
     """Give each test below ``folder`` so much time, unless it says itself how much it takes."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from chunkstore.engine.store import ChunkedSegmentStorage
 
-__all__ = ["alone"]
-
 
 def alone(store: ChunkedSegmentStorage, wait_s: float = 60.0) -> None:
     """End the background work of ``store`` and wait for what of it is under way: what is asked or written from here on is the

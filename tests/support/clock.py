@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from chunkstore import runtime
 
-__all__ = ["JumpingClock", "StoppedClock", "jumping_clock", "stopped_clock"]
-
 
 class StoppedClock(runtime._Production):
     """Production, except for time and chance."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Self
 
-__all__ = ["Closing"]
-
 
 class Closing:
     """A context manager that calls its own ``close``."""

@@ -17,8 +17,6 @@ from typing import Any, cast
 from tests.simulator.posix import PosixBackend, PosixChunkStorage
 from tests.support.faulty import Dead, Faults, Outcome, happen
 
-__all__ = ["POWER_CUTS", "Disk", "DiskStorage"]
-
 POWER_CUTS = (
     Outcome.POWER_NOTHING,
     Outcome.POWER_NAMES,

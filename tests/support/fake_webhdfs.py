@@ -7,8 +7,6 @@ What the servers know and do is ``hdfs_names``.
         fake.refuse("CREATE", "DSQuotaExceededException", "...")
         ...
         assert fake.asked("RENAME") == 2
-
-Leaves out: chunked bodies.
 """
 
 from __future__ import annotations
@@ -24,8 +22,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.support.closing import Closing
 from tests.support.hdfs_names import PREFIX, NameSpace, No, remote_exception
-
-__all__ = ["FakeWebHdfs", "Fault"]
 
 
 @dataclass

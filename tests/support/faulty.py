@@ -16,8 +16,6 @@ from chunkstore.errors import StorageFull, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.forwarding import Forwarding
 
-__all__ = ["Call", "Dead", "Faults", "FaultyChunkStorage", "Outcome", "When", "happen", "outcomes_of"]
-
 T = TypeVar("T")
 When = Callable[[str, str], bool]
 
@@ -120,8 +118,7 @@ class Faults:
             self.fired = self.fired_twice = False
 
     def second(self, when: int | When, outcome: Outcome) -> None:
-        """Let ``outcome`` happen, too: ``when`` calls (1: the very next one) behind the one that ``inject`` chose, or at the
-        first of them for which ``when(operation, name)`` holds."""
+        """Let ``outcome`` happen, too."""
         with self._lock:
             self._second = (when, outcome)
 

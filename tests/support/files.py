@@ -10,8 +10,6 @@ from typing import NoReturn
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER
 
-__all__ = ["failing", "makers", "temporaries"]
-
 
 def temporaries(root: Path) -> list[Path]:
     return list((root / TEMPORARY_FOLDER).iterdir())

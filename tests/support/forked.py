@@ -6,8 +6,6 @@ import os
 import threading
 from collections.abc import Callable
 
-__all__ = ["in_forked_child"]
-
 
 def in_forked_child(call: Callable[[], str], wait_s: float = 20.0) -> str:
     """What ``call`` answers in a child made by fork; nothing if it takes longer than ``wait_s``."""

@@ -6,8 +6,6 @@ import re
 
 from tests.support.paths import ROOT
 
-__all__ = ["TEXT", "fields", "messages", "number", "table"]
-
 TEXT = (ROOT / "chunkstore" / "codec" / "pulsar" / "FORMAT.md").read_text(encoding="utf-8")
 
 

@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-__all__ = ["FRESH_SEED"]
-
 FRESH_SEED = "seed of a fresh random run"

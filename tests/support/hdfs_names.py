@@ -4,8 +4,6 @@ What is modelled is what the binding depends on, as a real Hadoop 3.3.6 was seen
 asks both the same questions): exclusive but not atomic CREATE (a client that dies leaves a complete, shorter file), leases,
 RENAME with options, paged listing in order of signed bytes, offsets at the end of a file being errors.
 ``fake_webhdfs`` serves it to real clients, ``tests.simulator.bound_hdfs`` to simulated ones.
-
-Leaves out: blocks, users, permissions but the owner's write bit.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
-
-__all__ = ["PREFIX", "HdfsFile", "NameSpace", "No", "remote_exception"]
 
 PREFIX = "/webhdfs/v1"
 _BLOCK_BYTES = 128 << 20

@@ -17,8 +17,6 @@ from chunkstore_bindings.hdfs import HdfsChunkStorage, open_hdfs
 from tests.support.closing import Closing
 from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 
-__all__ = ["HdfsWire", "changes", "op_of"]
-
 _NAMENODE = frozenset({"RENAME", "MKDIRS", "DELETE", "TRUNCATE", "SETPERMISSION"})
 _DATANODE = frozenset({"CREATE", "APPEND"})
 

@@ -15,18 +15,6 @@ from chunkstore.storage import Capabilities, ChunkStorage
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
 
-__all__ = [
-    "Remote",
-    "hold_first",
-    "in_thread",
-    "is_commit",
-    "is_data",
-    "open_hooked",
-    "replace_steps",
-    "wait_for",
-    "within",
-]
-
 H = TypeVar("H", bound=ChunkStorage)
 
 
@@ -41,8 +29,7 @@ class Remote(Hooked):
 def open_hooked(
     world: World, kind: Callable[[ChunkStorage], H], *, keeper: bool = False, **settings: Any
 ) -> tuple[ChunkedSegmentStorage, H]:
-    """A store of ``world`` behind a ``kind`` of storage, and that. Without a ``keeper``: where a test is held up for a second, its
-    heartbeat would be the record that a hook waits for."""
+    """A store of ``world`` behind a ``kind`` of storage, and that."""
     made: list[H] = []
 
     def wrap(inner: ChunkStorage) -> ChunkStorage:
@@ -57,8 +44,7 @@ def open_hooked(
 
 @contextmanager
 def within(store: ChunkedSegmentStorage, op_deadline_s: float) -> Iterator[None]:
-    """Operations that begin in this block have so much time. Little is for those that have to fail: whatever has to succeed begins where
-    there is ample, because any thread may be held up for seconds."""
+    """Operations that begin in this block have so much time."""
     core = store._container
     before = core.settings
     core.settings = replace(before, op_deadline_s=op_deadline_s)

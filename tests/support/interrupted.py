@@ -2,7 +2,7 @@
 
 Goes on for longer, a minute at most, where the machine stood still and there were fewer than ``INTERRUPTS_LEAST``.
 
-Prints, as JSON, how many interrupts there were and what was wrong after any of them. Leaves out: judging that (the tests do).
+Prints, as JSON, how many interrupts there were and what was wrong after any of them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from chunkstore.errors import ChunkstoreError
 from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.support.data import problems
 from tests.support.worlds import Mode
-
-__all__ = ["INTERRUPTS_LEAST", "main"]
 
 INTERRUPTS_LEAST = 20
 _LONGER_S = 60.0

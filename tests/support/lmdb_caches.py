@@ -10,8 +10,6 @@ from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.port import Commit, MetadataStore
 from tests.support.metadata_history import History
 
-__all__ = ["CONTAINER", "SMALL", "big_commit", "made_current", "state_file", "token_directories"]
-
 CONTAINER = bytes(range(16))
 SMALL = Settings(tuning=Tuning(lmdb_map_bytes=64 * KIB))
 

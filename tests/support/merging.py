@@ -15,17 +15,11 @@ from chunkstore.operations.read import find_segment
 from chunkstore.records.blocks import Borders, Piece, known_pieces, merged_borders
 from chunkstore.storage import ChunkHandle
 
-__all__ = ["merge"]
-
 
 def merge(
     store: ChunkedSegmentStorage, name: str, first: int, count: int, *, parts: int = 1, leave_head: bool = False
 ) -> Replace:
-    """Write ``parts`` chunks with the bytes of chunks ``[first, first + count)`` of a segment; the change that commits them.
-
-    ``leave_head``: without what lies below the segment's start offset. Raises ``SegmentNotFound``, ``Conflict`` (there is no such
-    chunk), and what the storage raises.
-    """
+    """Write ``parts`` chunks with the bytes of chunks ``[first, first + count)`` of a segment; the change that commits them."""
     container = store._container
     owned, storage, names = container.current, container.storage, container.names
     with owned.store.view() as view:

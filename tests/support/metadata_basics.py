@@ -20,8 +20,6 @@ from chunkstore.metadata.rows import recount
 from chunkstore.records.segments import ACTIVE, CLOSED
 from tests.support.metadata_history import History, Segment, World
 
-__all__ = ["EVERYTHING", "MetadataBasics", "compare", "run_script"]
-
 EVERYTHING = (b"", b"\xff")
 _INDEX_KEY = Struct(">cQQ")
 _FIXTURES_STAY = (HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow)

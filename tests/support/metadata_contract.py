@@ -17,8 +17,6 @@ from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
 from tests.support.metadata_basics import EVERYTHING, MetadataBasics, compare
 from tests.support.metadata_history import History, World
 
-__all__ = ["MetadataStoreContract"]
-
 
 class MetadataStoreContract(MetadataBasics):
     """Inherit, supply ``make_cache``, and let pytest collect the subclass (named ``Test...``)."""

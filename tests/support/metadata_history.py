@@ -24,8 +24,6 @@ from chunkstore.records.segments import (
     TableRecord,
 )
 
-__all__ = ["Chunk", "History", "Segment", "World"]
-
 
 class History:
     """A chain of commits over rows. ``rows`` and ``digest`` are what a store must hold at ``position``."""

@@ -15,8 +15,6 @@ from chunkstore_journal.recovery import commit_of, commits_of_open
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot
 from chunkstore_journal.walk import find_last_claim, legs_of_history, stored_records
 
-__all__ = ["live_chunks", "rows_at", "rows_of"]
-
 
 def rows_of(store: MetadataStore) -> dict[bytes, bytes]:
     """All rows that the state digest covers."""

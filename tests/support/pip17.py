@@ -22,8 +22,6 @@ from chunkstore.codec.pulsar.windows import iter_entries
 from tests.support.paths import ROOT
 from tests.support.pip76 import Sink, source_of
 
-__all__ = ["FOLDER", "METADATA", "Fixture", "Pair", "encode_ledger", "fixtures", "minimal_read"]
-
 FOLDER = ROOT / "tests" / "fixtures" / "pulsar"
 METADATA = LedgerMetadata(write_quorum=2, ensemble_size=3)
 

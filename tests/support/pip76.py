@@ -14,8 +14,6 @@ from chunkstore.codec.pulsar.pip76 import SegmentEncoder, SegmentIndex, SegmentR
 from chunkstore.codec.pulsar.windows import BlockReader, iter_entries
 from chunkstore.errors import Damaged
 
-__all__ = ["Encoded", "Sink", "encode", "miscounted", "read_both", "source_of"]
-
 
 def source_of(data: bytes, name: str = "data") -> DataSource:
     return DataSource(name, len(data), lambda at, length: data[at : at + length])
@@ -96,10 +94,7 @@ def read_both(reader_of: Callable[[], BlockReader]) -> list[Entry]:
 
 
 def miscounted(blocks: list[list[Entry]], *, block_min: int) -> Encoded:
-    """A segment whose blocks' lengths leave out their first entry, as Pulsar's writer has it (FORMAT.md, section 5).
-
-    A block's bytes go on as long as an entry begins before the declared end; then padding fills up to it.
-    """
+    """A segment whose blocks' lengths leave out their first entry, as Pulsar's writer has it (FORMAT.md, section 5)."""
     data = b""
     declared = 0
     groups: dict[int, list[tuple[int, int, int]]] = {}

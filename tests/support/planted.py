@@ -13,8 +13,6 @@ from chunkstore.storage import ChunkStorage
 from chunkstore_journal.container import read_format
 from chunkstore_journal.service import ContainerJournal
 
-__all__ = ["plant"]
-
 
 def plant(
     storage: ChunkStorage, settings: Settings, rows: Mapping[bytes, bytes | None], container: str = "default"

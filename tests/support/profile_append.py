@@ -13,8 +13,6 @@ import chunkstore
 from chunkstore.assembly import open_store_on
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 
-__all__ = ["calls_of", "main", "operations_entered", "profile_append"]
-
 _URL = "memory://profile-append"
 _ROOT = f"{Path(__file__).resolve().parents[2]}/"
 _OPERATIONS = f"{_ROOT}chunkstore/operations/"

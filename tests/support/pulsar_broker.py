@@ -10,8 +10,6 @@ from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.windows import iter_entries
 from tests.support.pip17 import Pair
 
-__all__ = ["TOPICS", "entries_of_topic", "pair_of", "seen_by_consumer"]
-
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "pulsar-broker"
 TOPICS = sorted(
     str(path.relative_to(FOLDER)).removesuffix(".messages.json") for path in FOLDER.glob("*/*.messages.json")

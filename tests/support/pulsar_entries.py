@@ -13,8 +13,6 @@ from lz4 import block
 
 from chunkstore.codec.pulsar.frames import Entry
 
-__all__ = ["compressed", "entry_of", "marker", "message", "metadata_bytes", "proto", "single", "varint"]
-
 METADATA = {
     "producer": 1, "sequence_id": 2, "publish_time": 3, "properties": 4, "key": 6, "compression": 8, "uncompressed_size": 9,
     "batch": 11, "event_time": 12, "encryption_keys": 13, "schema_version": 16, "key_b64": 17, "ordering_key": 18, "deliver_at": 19,

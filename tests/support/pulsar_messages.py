@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from chunkstore.codec.pulsar.messages import Message
 
-__all__ = ["arrow_rows"]
-
 
 def _plain(name: str, value: Any) -> Any:
     if value is not None and name in ("first_chunk", "txn"):

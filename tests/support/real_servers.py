@@ -17,8 +17,6 @@ from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown,
 from tests.support.paths import SOURCES
 from tests.support.servers.base import wait_until
 
-__all__ = ["Writer", "check_command_line", "finish", "until_all_have"]
-
 
 class Writer:
     """A thread that appends numbered marks to a segment of its own, and notes what it was told about each."""

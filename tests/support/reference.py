@@ -13,8 +13,6 @@ from chunkstore.cli.app import load_verb
 from chunkstore.cli.verbs import VERBS
 from tests.support.paths import ROOT
 
-__all__ = ["GENERATED", "PAGES", "commands"]
-
 GENERATED: Final = "<!-- python -m tests.support.reference writes what follows -->"
 _MODULES: Final = (
     *("", ".aio", ".arrow", ".backup", ".changes", ".kafka", ".metrics", ".observer"),

@@ -1,7 +1,4 @@
-"""The figures of one run of a benchmark or a tool: printed beside their targets, saved as JSON with versions and the machine.
-
-Promises: nothing here asserts; a missed target is printed as such and saved.
-"""
+"""The figures of one run of a benchmark or a tool: printed beside their targets, saved as JSON with versions and the machine."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ import time
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-
-__all__ = ["RESULTS", "Figure", "Report"]
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 _PACKAGES = (

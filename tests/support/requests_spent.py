@@ -7,8 +7,6 @@ from typing import Any, Self
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 from chunkstore_bindings.wrappers.wrapping import layers
 
-__all__ = ["Requests"]
-
 
 class Requests:
     """By verb, and the users' bytes. ``storage``: the binding, or wrappers around it."""

@@ -12,8 +12,6 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.metadata.codec import decode_table
 from tests.support.worlds import World
 
-__all__ = ["Block", "blocks_of", "borders_of", "expected_borders", "flip", "stored_borders"]
-
 
 class Block(NamedTuple):
     """Bytes ``[start, stop)`` of chunk ``chunk``, whose first byte is byte ``offset`` of the segment."""

@@ -12,8 +12,6 @@ import shutil
 from functools import cache
 from pathlib import Path
 
-__all__ = ["memory_folder"]
-
 _SHARED = "/dev/shm"
 _ROOM_BYTES = 4 << 30
 

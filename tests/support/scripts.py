@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["ENVIRONMENT", "run_script"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(str(_ROOT / part) for part in ("", "bindings", "journal"))}
 

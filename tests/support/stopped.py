@@ -10,8 +10,6 @@ from contextlib import contextmanager
 
 from tests.support.paths import SOURCES
 
-__all__ = ["stopped_process"]
-
 
 @contextmanager
 def stopped_process(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:

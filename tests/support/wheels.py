@@ -14,8 +14,6 @@ import pytest
 
 from tests.support.paths import ROOT
 
-__all__ = ["WheelEnvironment", "build_wheel", "new_environment", "pip_install", "run", "wheel_environment"]
-
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> str:
     """What a command prints; it must succeed, and hears nothing of this process's Python."""
