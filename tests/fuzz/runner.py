@@ -15,7 +15,6 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
 
 from tests.fuzz.chance import Chance
@@ -24,17 +23,13 @@ from tests.fuzz.target import Gate, Target
 BLOCK = 1000
 """Inputs that follow from one seed: what is repeated to replay one of them. Of targets that take several at once, so many fewer."""
 TRACED_EVERY = 50
+PAST_SHARE_MIN = 0.05
 SECONDS_PER_INPUT = 2.0
 MEMORY_FLOOR_BYTES = 128 << 10
 """What an error with its traceback and a decoder's own objects may take, whatever the input: an unpacker has 43 KB."""
 MEMORY_FACTOR = 160
 """Bytes in memory for each byte given: an empty map is one byte of msgpack and 80 in Python, and its tuple's place."""
 SPARE_BYTES = 128 << 20
-
-
-def memory_bound_bytes(length: int) -> int:
-    """How much memory decoding ``length`` bytes may take at its peak."""
-    return MEMORY_FLOOR_BYTES + MEMORY_FACTOR * length
 
 
 class Finding(AssertionError):
@@ -50,63 +45,24 @@ class Finding(AssertionError):
         return Finding, (self.target, self.rule, self.data)
 
 
-@dataclass
-class Result:
-    """What a run has seen; results of the same target add up."""
-
-    target: str
-    inputs: int = 0
-    past: int = 0
-    seconds: float = 0.0
-    seconds_max: float = 0.0
-    memory_bytes_max: int = 0
-    memory_input_bytes: int = 0
-    """The length of the input that took most."""
-
-    def add(self, other: Result) -> None:
-        """Add another run of the same target."""
-        assert other.target == self.target
-        if other.memory_bytes_max > self.memory_bytes_max:
-            self.memory_bytes_max, self.memory_input_bytes = other.memory_bytes_max, other.memory_input_bytes
-        self.inputs += other.inputs
-        self.past += other.past
-        self.seconds += other.seconds
-        self.seconds_max = max(self.seconds_max, other.seconds_max)
-
-    @property
-    def past_share(self) -> float:
-        """The share of inputs that came past the first check, from 0 to 1."""
-        return self.past / self.inputs if self.inputs else 0.0
-
-
 class _Hang(BaseException):
     """The alarm: not an Exception, so that no decoder translates it."""
 
 
-@dataclass
-class Outcome:
-    """How one input went; reused for each."""
-
-    seconds: float = 0.0
-    memory_bytes: int = 0
-    gate: Gate = field(default_factory=Gate)
-
-
-def judge(target: Target, data: bytes, outcome: Outcome, *, traced: bool = False, repeated: bool = False) -> None:
-    """Give one input to the decoder. Raises ``Finding``."""
-    gate = outcome.gate
+def judge(target: Target, data: bytes, gate: Gate, *, traced: bool = False) -> int:
+    """Give one input to the decoder; the bytes of memory it took, if ``traced``. Raises ``Finding``."""
     gate.next_input()
     if traced:
         tracemalloc.start()
     began = time.thread_time()  # whoever is taken off the processor meanwhile has not taken long
-    again = None
+    seconds, memory_bytes, again = 0.0, 0, None
     try:
         try:
             again = target.decode(data, gate)
         finally:
-            outcome.seconds = time.thread_time() - began
+            seconds = time.thread_time() - began
             if traced:
-                outcome.memory_bytes = tracemalloc.get_traced_memory()[1]
+                memory_bytes = tracemalloc.get_traced_memory()[1]
                 tracemalloc.stop()
         if again is not None:
             again()
@@ -116,12 +72,9 @@ def judge(target: Target, data: bytes, outcome: Outcome, *, traced: bool = False
         raise Finding(target.name, f"no end after {SECONDS_PER_INPUT} s", data) from None
     except BaseException as error:
         raise Finding(target.name, f"{type(error).__name__}: {error}"[:300], data) from error
-    if traced and outcome.memory_bytes > target.memory_bytes + memory_bound_bytes(len(data)):
-        if not repeated:
-            # What other threads took meanwhile was counted, too (a worker of tests is sent thousands of orders at once).
-            judge(target, data, outcome, traced=True, repeated=True)
-            return
-        raise Finding(target.name, f"{outcome.memory_bytes} bytes of memory for {len(data)} of input", data)
+    if seconds > SECONDS_PER_INPUT:
+        raise Finding(target.name, f"{seconds:.1f} s for one input", data)
+    return memory_bytes
 
 
 @contextmanager
@@ -160,28 +113,24 @@ def _little_to_spare() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def run_blocks(target: Target, seed: int, blocks: range) -> Result:
-    """Run some blocks of ``BLOCK`` inputs each. Raises ``Finding``."""
-    result = Result(target.name)
-    outcome = Outcome()
-    began = time.perf_counter()
+def run_blocks(target: Target, seed: int, blocks: range) -> float:
+    """Run some blocks of ``BLOCK`` inputs each; the share of them that came past the first check. Raises ``Finding``."""
+    gate = Gate()
     gc.collect()
-    with target.watched(outcome.gate), _alarm() as wind, _little_to_spare():
+    with target.watched(gate), _alarm() as wind, _little_to_spare():
         for block in blocks:
             chance = Chance(f"{seed}/{target.name}/{block}")
             for number in range(BLOCK // target.each):
                 if number % 100 == 0:
                     wind()
                 data = target.make(chance)
-                traced = number % TRACED_EVERY == 0
-                judge(target, data, outcome, traced=traced)
-                if outcome.seconds > result.seconds_max:
-                    result.seconds_max = outcome.seconds
-                    if outcome.seconds > SECONDS_PER_INPUT:
-                        raise Finding(target.name, f"{outcome.seconds:.1f} s for one input", data)
-                if traced and outcome.memory_bytes > result.memory_bytes_max:
-                    result.memory_bytes_max, result.memory_input_bytes = outcome.memory_bytes, len(data)
-            result.inputs += BLOCK
-    result.past = outcome.gate.passed * target.each
-    result.seconds = time.perf_counter() - began
-    return result
+                if number % TRACED_EVERY:
+                    judge(target, data, gate)
+                    continue
+                bound_bytes = target.memory_bytes + MEMORY_FLOOR_BYTES + MEMORY_FACTOR * len(data)
+                # What other threads took meanwhile is counted, too (a worker of tests is sent thousands of orders at once).
+                if judge(target, data, gate, traced=True) > bound_bytes < judge(target, data, gate, traced=True):
+                    raise Finding(
+                        target.name, f"more than {bound_bytes} bytes of memory for {len(data)} of input", data
+                    )
+    return gate.passed * target.each / (BLOCK * len(blocks))

@@ -31,12 +31,10 @@ class Gate:
 
 
 class Spy(NamedTuple):
-    """A step of the decoder behind its first check: that it was taken (and ``returned`` likes its result) is the proof."""
+    """A step of the decoder behind its first check: that it was taken is the proof."""
 
     owner: object
     name: str
-    returned: Callable[[Any], bool] | None = None
-    """None: taking the step is enough."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +68,9 @@ class Target:
 
 def _reporting(spy: Spy, gate: Gate) -> Callable[..., Any]:
     step = getattr(spy.owner, spy.name)
-    returned = spy.returned
 
     def taken(*arguments: Any, **named: Any) -> Any:
-        if returned is None:
-            gate.past()
-            return step(*arguments, **named)
-        result = step(*arguments, **named)
-        if returned(result):
-            gate.past()
-        return result
+        gate.past()
+        return step(*arguments, **named)
 
     return taken
