@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from chunkstore import parts
@@ -160,11 +159,9 @@ def open_store_on(
         if not created:
             Reserve(storage, names, chosen).make_room()  # for the claim
             confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
-        own = parts.ContainerParts(storage, names, format_.uuid, chosen, cache)
-        made = own.make_cache("owner")
-        mine = made if cache is None else None
-        with closed_if_this_fails(mine.close if mine is not None else None):
-            service = ContainerJournal(storage, names, format_, made, chosen)
+        own = parts.ContainerParts(storage, names, format_.uuid, chosen, cache, close_storage=close_storage)
+        with closed_if_this_fails(own.close):
+            service = ContainerJournal(storage, names, format_, own.make_cache("owner"), chosen)
             ownership = service.take_over(own=None, lease=lease, accept_rollback=accept_rollback)
             try:
                 return ChunkedSegmentStorage(
@@ -174,7 +171,6 @@ def open_store_on(
                     observer=observer,
                     optimiser=optimiser,
                     asks=StoredAsks(storage, names, format_.uuid),
-                    on_close=parts.closers(mine, storage if close_storage else None),
                 )
             except BaseException:
                 ownership.journal.close()
@@ -224,20 +220,15 @@ def follow_container(
             if error.feature != "backup" or of_backups is None:
                 raise
             return of_backups(storage)
-        own = parts.ContainerParts(storage, names, format_.uuid, chosen, cache)
-        made = own.make_cache("past" if past else "replica")
-        with closed_if_this_fails(made.close if cache is None else None):
+        own = parts.ContainerParts(storage, names, format_.uuid, chosen, cache, close_storage=close_storage)
+        with closed_if_this_fails(own.close):
+            made = own.make_cache("past" if past else "replica")
             streams = Streams(storage, names, format_)
-            fixed = FixedState(streams, made, asked) if past else None
-            follower = own.follower = fixed or Follower(storage, names, format_, made, chosen)
-            replica = Replica(
-                own,
-                follower,
-                tail=follower.tail if isinstance(follower, Follower) else None,
-                passes=streams.passes,
-                why_absent=partial(own.why_absent, fixed) if fixed else None,
-                on_close=parts.closers(made if cache is None else None, storage if close_storage else None),
+            follower = own.follower = (
+                FixedState(streams, made, asked) if past else Follower(storage, names, format_, made, chosen)
             )
+            tail = follower.tail if isinstance(follower, Follower) else None
+            replica = Replica(own, follower, tail=tail, passes=streams.passes)
             with closed_if_this_fails(replica.close):
                 streams.require_begun(follower.store.head().position)
             return replica

@@ -108,13 +108,7 @@ def _open_backup(
     names = BackupNames(container)
     uuid = container_of(storage, names)
     role = "replica" if moment == (None, None) else "past"
-    own = BackupParts(storage, names, uuid, settings, cache)
-    made = own.make_cache(role)
-    with closed_if_this_fails(made.close if cache is None else None):
-        follower = own.backup = BackupFollower(storage, names, made, moment)
-        return Replica(
-            own,
-            follower,
-            why_absent=None if moment == (None, None) else lambda _chunk: None,
-            on_close=parts.closers(made if cache is None else None, storage if close_storage else None),
-        )
+    own = BackupParts(storage, names, uuid, settings, cache, close_storage=close_storage)
+    with closed_if_this_fails(own.close):
+        follower = own.backup = BackupFollower(storage, names, own.make_cache(role), moment)
+        return Replica(own, follower)

@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.port import Head, Line, Lines, MetadataStore, Op, Position, RowChange
-from chunkstore.storage import ChunkStorage
 
 __all__ = [
     "Batch",
@@ -30,7 +29,6 @@ __all__ = [
     "Place",
     "RecordKind",
     "RecordsPast",
-    "Shown",
     "SnapshotReport",
     "TailCut",
     "TakeOverReport",
@@ -335,10 +333,3 @@ class JournalFollower(Protocol):
 
     def close(self) -> None:
         """Release resources."""
-
-
-class Shown(JournalFollower, Protocol):
-    """What shows a container of its own, and not a backup."""
-
-    def require_on_history(self, storage: ChunkStorage) -> None:
-        """Raise ``RolledBack`` where the journal in ``storage`` lacks what was shown."""

@@ -5,13 +5,13 @@ Concrete parts are imported inside functions; ``chunkstore.assembly`` puts them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from chunkstore.config import LIMITS, Settings, default_cache_dir
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, PastCollected, Unsupported
-from chunkstore.journal import JournalFollower, Shown
+from chunkstore.journal import JournalFollower
 from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.metadata.port import Head, MetadataCache, MetadataView
 from chunkstore.operations.collect import is_removed
@@ -27,7 +27,6 @@ __all__ = [
     "ContainerParts",
     "cache_of",
     "checked_settings",
-    "closers",
     "container_of",
     "fields_of",
     "marked_container",
@@ -82,15 +81,10 @@ def cache_of(storage: ChunkStorage, container: bytes, settings: Settings, role: 
     return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container, address, role, settings=settings)
 
 
-def closers(*what: MetadataCache | ChunkStorage | None) -> list[Callable[[], None]]:
-    """What closes these, in this order."""
-    return [item.close for item in what if item is not None]
-
-
 class ContainerParts:
     """A container at a root, and what its owner or its replica needs besides the journal and the metadata store.
 
-    ``cache``: a metadata cache of the caller's own; None: one of this machine's, for each role.
+    ``cache``: a metadata cache of the caller's own; None: one of this machine's, for each role. ``close_storage``: closed with the rest.
     """
 
     def __init__(
@@ -100,6 +94,8 @@ class ContainerParts:
         uuid: bytes,
         settings: Settings,
         cache: MetadataCache | None = None,
+        *,
+        close_storage: bool = False,
     ) -> None:
         self.storage = storage
         self.names = names
@@ -108,10 +104,24 @@ class ContainerParts:
         self.cache = cache
         self.follower: JournalFollower | None = None
         """Of a replica, what it follows."""
+        self.is_past = False
+        self._made: MetadataCache | None = None
+        self._close_storage = close_storage
 
     def make_cache(self, role: str) -> MetadataCache:
-        """The caller's own cache, or one of this machine's, which the caller of this closes. Raises as ``LmdbMetadataCache``."""
-        return self.cache or cache_of(self.storage, self.uuid, self.settings, role)
+        """The caller's own cache, or one of this machine's; ``role``: owner, replica or past. Raises as ``LmdbMetadataCache``."""
+        self.is_past = role == "past"
+        if self.cache is not None:
+            return self.cache
+        self._made = cache_of(self.storage, self.uuid, self.settings, role)
+        return self._made
+
+    def close(self) -> None:
+        """Close what was made here, and the storage unless it is the caller's own. Raises nothing. Safe to repeat."""
+        if self._made is not None:
+            self._made.close()
+        if self._close_storage:
+            self.storage.close()
 
     def scratch(self) -> MetadataCache:
         """A cache for a replay that serves no caller: in memory where the caller brought a cache, else like the cache."""
@@ -147,15 +157,17 @@ class ContainerParts:
         """The storage of a copy of this container. Raises as the function ``open_copy``."""
         return open_copy(root, of=self.storage, container=self.names.container, settings=self.settings)
 
-    def why_absent(self, state: Shown, chunk: str) -> PastCollected | None:
+    def why_absent(self, chunk: str) -> PastCollected | None:
         """Why a chunk of the past is absent: it was removed since, or spilled, which the present rows tell; None where these still want it.
 
         Raises ``RolledBack`` where the journal does not have the moment that is shown, and what following the journal raises.
         """
         from chunkstore_journal.container import read_format
         from chunkstore_journal.follower import Follower
+        from chunkstore_journal.past import FixedState
 
-        storage, names = self.storage, self.names
+        storage, names, state = self.storage, self.names, self.follower
+        assert isinstance(state, FixedState)
         state.require_on_history(storage)
         identity, place = names.parse_chunk(chunk), _position_of(names, chunk)
         room = self.scratch()

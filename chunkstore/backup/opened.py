@@ -162,6 +162,9 @@ class BackupParts(ContainerParts):
         """As ``BackupFollower.findings``."""
         return self.backup.findings(level, view, pinned_lsn)
 
+    def why_absent(self, chunk: str) -> None:
+        """A backup names no chunk that it has not."""
+
     def stored_sizes(self, epoch: int | None) -> tuple[int, int, int]:
         """None of a journal."""
         return 0, 0, 0

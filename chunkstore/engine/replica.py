@@ -8,7 +8,7 @@ threads and the locks are its parent's. Leaves out: changing anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -41,12 +41,9 @@ _LOCAL_QUIET_S: Final = (
 class _ReplicaReads(ReadContext):
     """Reads of a replica, which no fence concerns."""
 
-    def __init__(
-        self, replica: Replica, tail: TailCache | None, why_absent: Callable[[str], ChunkstoreError | None] | None
-    ) -> None:
+    def __init__(self, replica: Replica, tail: TailCache | None) -> None:
         super().__init__(replica.storage, replica._names, replica._pool, replica.settings, tail)
         self._replica = replica
-        self._why_absent = why_absent
 
     def store(self) -> MetadataStore:
         return self._replica._follower.store
@@ -64,7 +61,8 @@ class _ReplicaReads(ReadContext):
         self._replica._refresh()
 
     def why_absent(self, chunk: str) -> ChunkstoreError | None:
-        return None if self._why_absent is None else self._why_absent(chunk)
+        parts = self._replica._parts
+        return parts.why_absent(chunk) if parts.is_past else None
 
 
 class Replica(ReadableContainer):
@@ -77,10 +75,8 @@ class Replica(ReadableContainer):
         *,
         tail: TailCache | None = None,
         passes: Callable[[Position, int, int], bool] | None = None,
-        why_absent: Callable[[str], ChunkstoreError | None] | None = None,
-        on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
-        """``tail``: what the follower keeps of what was appended last. ``why_absent``: given for a state of the past, and only then."""
+        """``tail``: what the follower keeps of what was appended last. ``passes``: of the journal's streams; None: there are none."""
         storage, names, settings = parts.storage, parts.names, parts.settings
         self._parts = parts
         self._names = names
@@ -90,8 +86,7 @@ class Replica(ReadableContainer):
         self.storage = storage
         """Where its chunks are, for those who read them themselves. Closed with the replica, unless it is the caller's own."""
         self._passes = passes
-        self._on_close = tuple(on_close)
-        self._is_past = why_absent is not None
+        self._is_past = parts.is_past
         self._space = Space(parts.stored_sizes, None)
         self._closed = False
         self._inherited = False
@@ -102,7 +97,7 @@ class Replica(ReadableContainer):
         self._looked_s = self._news_s = runtime.monotonic_s()
         """When it last looked for news, and when there was some."""
         self.settings = settings
-        self._context = _ReplicaReads(self, tail, why_absent)
+        self._context = _ReplicaReads(self, tail)
         try:
             # Without a limit: no other caller waits, and there is nothing to show before.
             self._seen_lsn = follower.catch_up().position.lsn
@@ -243,8 +238,7 @@ class Replica(ReadableContainer):
             return
         self._follower.close()
         self._pool.close()
-        for close in self._on_close:
-            close()
+        self._parts.close()
         # Last: an interrupted release is repeated.
         self._released = True
 

@@ -15,7 +15,7 @@ Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and c
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -80,11 +80,10 @@ class Store(ReadableContainer, UpkeepCalls):
         observer: Observer | None = None,
         optimiser: OptimiserPolicy | None = None,
         asks: AskBox | None = None,
-        on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         # The background threads hold no reference to the store itself, so that one that is forgotten is closed.
         storage, names, settings = parts.storage, parts.names, parts.settings
-        self._parts, self.uuid, self._on_close = parts, parts.uuid, tuple(on_close)
+        self._parts, self.uuid = parts, parts.uuid
         self._close_lock = runtime.lock()
         self._watchers = Watchers()
         self._writers = Writers()
@@ -397,7 +396,7 @@ class Store(ReadableContainer, UpkeepCalls):
             return  # everything belongs to the process that we were forked from
         with self._close_lock:
             if not self._released:
-                self._maintenance.close(self._on_close)
+                self._maintenance.close(self._parts.close)
                 self._released = True
                 self._container.observer.closed()
 

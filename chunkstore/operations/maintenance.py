@@ -6,7 +6,7 @@ failures reaches a caller. ``close`` can be called again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -155,7 +155,7 @@ class Maintenance:
                     self.snapshots.take()
                     self._recovery.roll()
 
-    def close(self, after: Sequence[Callable[[], None]]) -> None:
+    def close(self, after: Callable[[], None]) -> None:
         """Finish what is under way, write CLOSE, release the lease and all resources, then call ``after``. Begins nothing twice.
 
         Raises only what interrupts a thread. What hangs longer than a few times ``op_deadline_s`` is abandoned.
@@ -180,8 +180,7 @@ class Maintenance:
         container.released = True
         self._finish("stores", container.close_stores)
         self._finish("pool", container.pool.close)
-        for number, call in enumerate(after):
-            self._finish(f"after {number}", call)
+        self._finish("after", after)
 
     def _drain(self, deadline: Deadline) -> bool:
         """Wait until nothing is undecided and nothing can enter any more; False when the deadline passed first."""
