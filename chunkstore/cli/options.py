@@ -24,6 +24,7 @@ __all__ = [
     "DryRun",
     "Root",
     "Segment",
+    "Svg",
     "TakeOver",
     "age",
     "age_option",
@@ -94,6 +95,7 @@ AtTime = Annotated[
     option("T", "The state at this time: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.", "--at-time"),
 ]
 DryRun = Annotated[bool, flag("Show what would happen; change and claim nothing.", "--dry-run")]
+Svg = Annotated[str | None, option("FILE", "Write a picture of it to FILE, as SVG; - is standard output.", "--svg")]
 
 
 def moment_of(text: str | None, argument: str) -> datetime | int | None:

@@ -31,7 +31,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from chunkstore.errors import ChunkstoreError
+from chunkstore.errors import ChunkstoreError, InvalidArgument
 
 __all__ = [
     "Meter",
@@ -50,6 +50,7 @@ __all__ = [
     "print_table",
     "shown",
     "status",
+    "write_picture",
 ]
 
 _ROWS_PER_TABLE = 1_000
@@ -219,6 +220,25 @@ def print_error(error: BaseException, *, as_json: bool) -> None:
         sys.stderr.write(json.dumps(document) + "\n")
         return
     sys.stderr.write(f"chunkstore: {shown('; '.join([message, *filter(None, getattr(error, '__notes__', ()))]))}\n")
+
+
+def write_picture(path: str, text: str, *, as_json: bool) -> bool:
+    """Put a picture into a file, in place of what is there, or on stdout (``-``), which then takes nothing else: False.
+
+    Raises ``InvalidArgument``.
+    """
+    if path == "-":
+        if as_json:
+            raise InvalidArgument("--svg - and --json both write to standard output: name a file", argument="FILE")
+        sys.stdout.write(text)
+        return False
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InvalidArgument(f"cannot write {path}: {reason}", argument="FILE") from error
+    return True
 
 
 Meter: TypeAlias = Callable[[int], None]

@@ -1,15 +1,17 @@
-"""``put``, ``cat`` and ``tail``: bytes into a segment and out of it, in bounded memory.
+"""``put``, ``cat``, ``tail`` and ``get``: bytes into a segment and out of it, in bounded memory.
 
 A killed ``put`` continues with ``--resume``, which first compares the stored bytes with the file. A ``put`` that is refused claims nothing,
-as far as a look beforehand can tell, and leaves no segment (with ``--ask`` an empty one, if the owner refuses the first bytes)."""
+as far as a look beforehand can tell, and leaves no segment (with ``--ask`` an empty one, if the owner refuses the first bytes). ``get``
+makes FILE when all bytes are durable on the local disk; a killed one leaves ``.FILE.*.part``."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO, ClassVar
 
@@ -18,7 +20,7 @@ from chunkstore import runtime
 from chunkstore.changes import Append, Create, Seal, TablePut
 from chunkstore.cli import access, options
 from chunkstore.cli.options import argument, flag, option, size_option
-from chunkstore.cli.output import Meter, meter
+from chunkstore.cli.output import Meter, human_bytes, meter
 from chunkstore.cli.streams import VerbFailed, opened_input, write_all
 from chunkstore.config import LIMITS, MIB, RollingPolicy
 from chunkstore.engine.reading import ReadableContainer
@@ -34,12 +36,18 @@ from chunkstore.records.layout import check_chunk_count
 from chunkstore.records.names import check_segment_name
 from chunkstore.runtime import Future
 
-__all__ = ["ContentDiffers", "cat", "put", "tail"]
+__all__ = ["ContentDiffers", "FileUnwritable", "cat", "get", "put", "tail"]
 
 PIECE_BYTES = 8 * MIB
 """One append of ``put`` and one read of ``cat``: large enough for full speed, small enough to forget about memory."""
 _TABLE = "chunkstore.put"
 """A row for each segment that ``put --ask`` has created or sealed: by it that happens once."""
+
+
+class FileUnwritable(VerbFailed):
+    """``get``: the local file could not be written; none was made."""
+
+    fields = ("file",)
 
 
 class ContentDiffers(ChunkstoreError):
@@ -277,14 +285,20 @@ def cat(
         stop = None if length is None else start + length
         shown_bytes = max(0, (info.length if stop is None else min(stop, info.length)) - start)
         with meter(f"cat {segment}", shown_bytes, as_json=here.as_json or sys.stdout.isatty()) as progress:
-            _copy_out(store, segment, (start, stop), progress, follow=follow)
+            _copy_out(store, segment, sys.stdout.buffer, (start, stop), progress, follow=follow)
 
 
 def _copy_out(
-    store: ReadableContainer, segment: str, span: tuple[int, int | None], progress: Meter, *, follow: bool
+    store: ReadableContainer,
+    segment: str,
+    out: BinaryIO,
+    span: tuple[int, int | None],
+    progress: Meter,
+    *,
+    follow: bool,
 ) -> None:
-    """Write the bytes ``[start, stop)`` of a segment to standard output, in pieces and flushed."""
-    (start, stop), out = span, sys.stdout.buffer
+    """Write the bytes ``[start, stop)`` of a segment to ``out``, in pieces and flushed."""
+    start, stop = span
     pieces = store.reader(segment, start=start, stop=stop, prefetch_bytes=0, follow=follow, piece_bytes=PIECE_BYTES)
     with pieces as reader:
         for data in reader:
@@ -315,7 +329,7 @@ def tail(
             start = max(info.start_offset, info.length - size)
         stop = None if follow else info.length
         with meter(f"tail {segment}", info.length - start, as_json=here.as_json or sys.stdout.isatty()) as progress:
-            _copy_out(store, segment, (start, stop), progress, follow=follow)
+            _copy_out(store, segment, sys.stdout.buffer, (start, stop), progress, follow=follow)
 
 
 def _start_of_lines(store: ReadableContainer, segment: str, low: int, high: int, lines: int) -> int:
@@ -334,3 +348,57 @@ def _start_of_lines(store: ReadableContainer, segment: str, low: int, high: int,
                 return start + at + 1
         stop = start
     return low
+
+
+def get(
+    root: options.Root,
+    segment: options.Segment,
+    file: Annotated[str, argument("FILE", "The file to make.")],
+    *,
+    force: Annotated[bool, flag("Replace FILE if it exists.")] = False,
+    here: access.Reading,
+) -> None:
+    """Download a segment into a new file, all of it or nothing. Bytes that were truncated away are left out."""
+    folder, name = os.path.split(os.path.abspath(file))
+    if file == "-" or os.path.isdir(file):
+        raise InvalidArgument(f"{file!r} is no file name; for standard output use 'cat'", argument="FILE")
+    if not force and os.path.lexists(file):
+        raise InvalidArgument(f"{file} exists already; --force replaces it", argument="FILE")
+    part = os.path.join(folder, f".{name}.{runtime.token(6).hex()}.part")
+    with here.replica(root) as store:
+        info = store.info(segment)
+        length = info.length - info.start_offset
+        with meter(f"get {segment}", length, as_json=here.as_json) as progress:
+            try:
+                with open(part, "xb") as out:
+                    _copy_out(store, segment, out, (info.start_offset, info.length), progress, follow=False)
+                    os.fsync(out.fileno())
+                _publish(part, file, folder, force=force)
+            except OSError as error:
+                text = f"cannot write {file}: {error.strerror or error}; nothing was made, choose another FILE or make room"
+                raise FileUnwritable(file, text) from error
+            finally:
+                with suppress(OSError):
+                    os.unlink(part)
+    facts = {"segment": segment, "file": file, "offset": info.start_offset, "length": length}
+    here.show(facts, {**facts, "length": f"{length} ({human_bytes(length)})"})
+
+
+def _publish(part: str, file: str, folder: str, *, force: bool) -> None:
+    """Give the finished file its name, durably. Raises ``InvalidArgument`` where a file appeared in the meantime, and ``OSError``."""
+    try:
+        if force:
+            os.replace(part, file)
+        else:
+            os.link(part, file)
+    except FileExistsError as error:
+        raise InvalidArgument(f"{file} exists already; --force replaces it", argument="FILE") from error
+    except OSError as error:
+        if force or error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        os.rename(part, file)  # a file system without links
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -48,7 +48,7 @@ def test_bars_leave_no_line(call: Call, root: str, tmp_path: Path, segment: str)
     (tmp_path / "file").write_bytes(bytes(9_000_000))
     stored = call("put", root, segment, tmp_path / "file").err
     assert b"MiB" in stored and screen(stored) == []
-    for verb in (("check", root, "--deep"), ("restore", root, root + "2")):
+    for verb in (("check", root, "--deep"), ("get", root, segment, tmp_path / "copy"), ("restore", root, root + "2")):
         shown = call(*verb).err
         assert b"MiB" in shown and screen(shown) == [], verb
     assert call("check", root, "--deep", "--json").err == b""

@@ -204,11 +204,11 @@ def test_journal_snapshot_owner_containers(call: Call, root: str, data_file: Pat
     for epoch in ("99", "0", "-1"):
         assert call("journal", root, "--epoch", epoch, "--json", code=1).error == {
             "error": "NoSuchEpoch",
-            "message": f"no records of epoch {epoch}: there are those of 1 to 2",
+            "message": f"no records of epoch {epoch}: there are those of 1, 2",
             "fields": {"epoch": int(epoch)},
         }
     result = call("journal", root, "--epoch", "99", code=1)
-    assert (result.out, result.err) == (b"", b"chunkstore: no records of epoch 99: there are those of 1 to 2\n")
+    assert (result.out, result.err) == (b"", b"chunkstore: no records of epoch 99: there are those of 1, 2\n")
     owner = call("owner", root, "--json").document
     assert (owner["claimed_epoch"], owner["opened_epoch"], owner["lease"]["released"]) == (2, 2, True)
     assert b"released by pid" in call("owner", root).out
@@ -282,3 +282,24 @@ def test_retention(call: Call, root: str, data_file: Path) -> None:
     assert call("retention", "ls", root, "--json").lines == [of_size]
     for wrong in (("set", root, "a"), ("set", root, "a", "--size-bytes-max", "0"), ("rm", root, "")):
         assert call("retention", *wrong, "--json", code=2).error["error"] == "InvalidArgument"
+
+
+def test_pictures(call: Call, root: str, tmp_path: Path) -> None:
+    with chunkstore.open(root) as store:
+        store.create("a", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=100))
+        store.append("a", bytes(250))
+        store.create("empty")
+    svg = tmp_path / "a.svg"
+    assert len(call("layout", root, "a", "--json", "--svg", svg).lines) == 3
+    text = svg.read_text()
+    assert text.startswith("<svg ") and "bytes 0 to 250, 3 chunks" in text
+    assert call("layout", root, "empty", "--svg", svg).out == b"" and "0 chunks" in svg.read_text()
+    drawn = call("layout", root, "a", "--draw").out.decode().splitlines()
+    assert "3 chunks" in drawn[0] and "\u2588" in drawn[1] and len(drawn) == 4
+    assert call("usage", root, "--histogram", code=2).code == 2
+    nowhere = call("layout", root, "a", "--svg", tmp_path / "no" / "x.svg", "--json", code=2).error
+    assert nowhere["error"] == "InvalidArgument"
+    two_documents = call("layout", root, "a", "--svg", "-", "--json", code=2).error
+    assert two_documents["error"] == "InvalidArgument"
+    call("layout", root, "a", "--svg", svg)
+    assert call("layout", root, "a", "--svg", "-").out == svg.read_bytes()

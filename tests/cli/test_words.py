@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chunkstore.cli import transfer
 from chunkstore.cli.app import load_verb
 from chunkstore.cli.verbs import EXAMPLES
 from tests.cli.conftest import Call
@@ -96,3 +97,32 @@ def test_tail(call: Call, root: str, tmp_path: Path) -> None:
     assert call("tail", root, "a", "--follow").out == long[6:]
     assert call("tail", root, "a", "--bytes", "5").out == long[-5:]
     call("tail", root, "a", "--bytes", "5", "-n", "1", code=2)
+
+
+def test_get(call: Call, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("put", root, "a", __file__)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    target, data = folder / "copy", Path(__file__).read_bytes()
+    assert call("get", root, "a", target, "--json").document["length"] == len(data)
+    assert target.read_bytes() == data
+    target.write_bytes(b"mine")
+    assert b"--force" in call("get", root, "a", target, code=2).err
+    assert target.read_bytes() == b"mine"
+    late = folder / "late"
+    copy_out = transfer._copy_out
+    with monkeypatch.context() as patch:
+
+        def appears(*given: Any, **named: Any) -> None:
+            copy_out(*given, **named)
+            late.write_bytes(b"theirs")
+
+        patch.setattr(transfer, "_copy_out", appears)
+        call("get", root, "a", late, code=2)
+    assert late.read_bytes() == b"theirs"
+    call("get", root, "a", target, "--force")
+    assert target.read_bytes() == data
+    call("get", root, "a", folder, code=2)
+    assert call("get", root, "a", folder / "no" / "copy", "--json", code=1).error["error"] == "FileUnwritable"
+    call("get", root, "b", folder / "other", code=1)
+    assert sorted(path.name for path in folder.iterdir()) == ["copy", "late"]
