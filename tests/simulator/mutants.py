@@ -182,8 +182,8 @@ def _spare_nothing(original: Function) -> Function:
 
 
 def _zero_the_last(original: Function) -> Function:
-    def read(container: Any, name: str, run: Any) -> bytes:
-        data = cast("bytes", original(container, name, run))
+    def read(container: Any, run: Any) -> bytes:
+        data = cast("bytes", original(container, run))
         kept = run.extents[-1][4] - run.start
         return data[:kept] + bytes(len(data) - kept)
 
