@@ -246,8 +246,14 @@ class StorageUnavailable(ChunkstoreError):
 class AccessDenied(StorageUnavailable):
     """The root takes no changes from this process: it lacks the permission, the file system is mounted read-only, or the object is locked.
 
-    The operation certainly did not happen, and waiting mends nothing.
+    The operation certainly did not happen, and waiting mends nothing, but where ``until_ms`` (since 1970) is known: a lock's end.
     """
+
+    fields: ClassVar[tuple[str, ...]] = ("object", "until_ms")
+
+    def __init__(self, message: str, *, object: str = "", until_ms: int | None = None) -> None:
+        super().__init__(message, object=object)
+        self.until_ms = until_ms
 
 
 class CacheDamaged(StorageUnavailable):

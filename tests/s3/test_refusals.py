@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 import traceback
 
@@ -11,6 +12,7 @@ from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
 
 from chunkstore.errors import (
+    AccessDenied,
     ChunkExists,
     ChunkNotFound,
     ChunkstoreError,
@@ -21,7 +23,7 @@ from chunkstore.errors import (
 )
 from chunkstore_bindings.s3.lifecycle import expiring_rule
 from chunkstore_bindings.s3.refusals import Kind, refusal_of
-from tests.s3.conftest import Answers, At
+from tests.s3.conftest import Answers, At, Serve
 from tests.support.servers.answering import ABSENT, http
 from tests.support.servers.s3server import CREDENTIALS
 
@@ -133,6 +135,19 @@ def test_no_signature_and_no_key_id_in_the_sdks_log(
     text = "".join(record.getMessage() for record in caplog.records)
     assert "Signature:\n(struck out)" in text
     assert signature not in text
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_lock_tells_when_it_ends(serve: Serve, is_told: bool) -> None:
+    refused = http("403 Forbidden", b"<Error><Code>AccessDenied</Code><Message>locked</Message></Error>")
+    told = ["Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT", "ETag: x"]
+    told += ["x-amz-object-lock-retain-until-date: 2030-01-01T00:00:00Z"] if is_told else []
+    storage = serve(lambda line: http("200 OK", b"", *told) if line.startswith("HEAD") else refused)
+    with pytest.raises(AccessDenied) as caught:
+        storage.delete("n")
+    assert caught.value.until_ms == (1_893_456_000_000 if is_told else None)
+    assert ("locked until 1893456000000 ms" in str(caught.value)) == is_told
+    assert pickle.loads(pickle.dumps(caught.value)).until_ms == caught.value.until_ms
 
 
 # Rules

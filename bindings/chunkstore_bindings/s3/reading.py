@@ -33,11 +33,12 @@ _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})\Z")
 
 
 class Head(NamedTuple):
-    """What a server says about an object."""
+    """What a server says about an object. ``locked_until_ms``: the end of its lock, where there is one and we may know."""
 
     length: int
     modified_ms: int
     metadata: Mapping[str, str]
+    locked_until_ms: int | None = None
 
 
 class Found(NamedTuple):
@@ -67,8 +68,9 @@ def head(client: S3Client, name: str) -> Head:
         # A GET's answer has a body that shows whether the server gave it; if it succeeds, the object was made meanwhile.
         get_range(client, name, 0, 1)
         answer = client.repeat("head_object", Key=client.options.key(name))
-    modified_ms = int(answer["LastModified"].timestamp() * 1000)
-    return Head(int(answer["ContentLength"]), modified_ms, answer.get("Metadata", {}))
+    modified_ms, locked = int(answer["LastModified"].timestamp() * 1000), answer.get("ObjectLockRetainUntilDate")
+    locked_until_ms = None if locked is None else int(locked.timestamp() * 1000)
+    return Head(int(answer["ContentLength"]), modified_ms, answer.get("Metadata", {}), locked_until_ms)
 
 
 def exists(client: S3Client, name: str) -> bool:

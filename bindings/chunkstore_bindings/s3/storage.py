@@ -175,9 +175,14 @@ class S3ChunkStorage(BaseChunkStorage):
         try:
             self._do(name, lambda: self._client.repeat("delete_object", Key=self.options.key(name)))
         except StorageUnavailable as error:
-            if isinstance(error.__cause__, Refusal) and error.__cause__.kind is Kind.DENIED:
-                raise AccessDenied(error.message, object=name) from error
-            raise
+            if not isinstance(error.__cause__, Refusal) or error.__cause__.kind is not Kind.DENIED:
+                raise
+            text, until_ms = error.message, None
+            with suppress(ChunkstoreError):  # we may not be allowed to know
+                until_ms = self._do(name, lambda: head(self._client, name)).locked_until_ms
+            if until_ms is not None:
+                text += f"; it is locked until {until_ms} ms since 1970"
+            raise AccessDenied(text, object=name, until_ms=until_ms) from error
 
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         return self._do(prefix, lambda: list_page(self._client, prefix, after, limit))
