@@ -1,4 +1,4 @@
-"""The token bucket and the storage behind it: rates, fairness, deadlines."""
+"""The token bucket and the storage behind it: rates, fairness, deadlines, and limits that change while calls wait."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ def test_a_bucket_fills_at_its_rate() -> None:
 def test_bad_numbers(bad: Any) -> None:
     with pytest.raises(InvalidArgument):
         TokenBucket(bad)
+    with pytest.raises(InvalidArgument):
+        TokenBucket(1).set_rate(bad)
+    storage = ThrottledChunkStorage(MemoryChunkStorage("memory://never"), ThrottleLimits(read_bytes_per_s=5))
+    with pytest.raises(InvalidArgument):
+        storage.set_limits(ThrottleLimits(7, 7, bad, 7))
+    assert storage.limits == ThrottleLimits(read_bytes_per_s=5)
 
 
 # Who is served when depends on who comes when: in virtual time, where nobody is taken off his processor in between.
@@ -61,6 +67,21 @@ def test_the_rate_holds_and_nobody_starves(simulated: World) -> None:
     assert max(ends) == pytest.approx((160 * 5 - 5) / 2000, abs=0.001)
     # First come, first served: nobody is done long before the others.
     assert min(ends) > 0.9 * max(ends)
+
+
+def test_who_waits_is_served_at_a_new_rate(simulated: World) -> None:
+    process = simulated.process("n")
+    bucket = process.run(lambda: TokenBucket(1.0, burst_s=0.0))
+    assert process.run(lambda: bucket.take(1000, 1))
+    began_s = process.run(runtime.monotonic_s)
+    waits = process.start(lambda: runtime.monotonic_s() - began_s if bucket.take(1, 2000) else 0.0)
+
+    def faster() -> None:
+        runtime.sleep_s(10)
+        bucket.set_rate(99.0)
+
+    process.start(faster).run_to_end()
+    assert waits.result() == pytest.approx(20, abs=0.2)
 
 
 # The storage

@@ -56,6 +56,19 @@ class TokenBucket:
         """How far the tokens have come; may be ahead of the line by a burst."""
         self._at_s = runtime.monotonic_s()
 
+    @property
+    def rate(self) -> float:
+        """Tokens a second; 0: no limit."""
+        return self._rate
+
+    def set_rate(self, rate: float) -> None:
+        """Change the limit; waiting calls are served at the new rate from now on."""
+        _checked(rate, "rate")
+        with self._changed:
+            self._fill()
+            self._rate = rate
+            self._changed.notify_all()
+
     def take(self, amount: float, wait_s: float) -> bool:
         """Wait for our turn, ``wait_s`` at most, and take ``amount``. False: the turn cannot come in time; nothing was taken."""
         end_s = runtime.monotonic_s() + wait_s
@@ -71,7 +84,7 @@ class TokenBucket:
                     return True
                 left = end_s - runtime.monotonic_s()
                 if missing_s > left:
-                    # Others had to pay more than they knew: our share goes to those that follow.
+                    # The rate was lowered meanwhile, or others had to pay more than they knew: our share goes to those that follow.
                     self._filled += amount
                     self._changed.notify_all()
                     return False
@@ -121,6 +134,21 @@ class ThrottledChunkStorage(WrappingChunkStorage):
         self._write_bytes = TokenBucket(limits.write_bytes_per_s)
         self._read_requests = TokenBucket(limits.read_requests_per_s)
         self._write_requests = TokenBucket(limits.write_requests_per_s)
+
+    @property
+    def limits(self) -> ThrottleLimits:
+        """The limits of now."""
+        return ThrottleLimits(*(bucket.rate for bucket in self._buckets()))
+
+    def set_limits(self, limits: ThrottleLimits) -> None:
+        """Change them, for calls that wait already, too. Raises ``InvalidArgument``; then nothing was changed."""
+        for value, name in zip(limits, ThrottleLimits._fields, strict=True):
+            _checked(value, name)
+        for bucket, value in zip(self._buckets(), limits, strict=True):
+            bucket.set_rate(value)
+
+    def _buckets(self) -> tuple[TokenBucket, ...]:
+        return (self._read_bytes, self._write_bytes, self._read_requests, self._write_requests)
 
     def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
         if operation in _FREE:
