@@ -187,19 +187,66 @@ def test_put_delete_and_marks(made: Set) -> None:
         made.storage.delete("a")
 
 
+# Appending and cutting
+
+
+def growing() -> tuple[Set, ChunkHandle]:
+    made = Set(append=True)
+    return made, made.binding.create("a", b"01")
+
+
+def test_an_append_is_never_sent_twice(clock: StoppedClock) -> None:
+    made, handle = growing()
+    made.fail(BEFORE)
+    with pytest.raises(StorageUnavailable, match="nothing was done"):
+        made.storage.write(handle, 2, b"23")
+    assert made.script.calls == ["write", "read"]
+    made.fail(AFTER, BEFORE, BEFORE)
+    assert made.storage.write(handle, 2, b"23") == 2
+    assert made.script.calls == ["write", "read", "read", "read"]
+    assert made.content("a") == b"0123"
+
+
+@pytest.mark.parametrize("there", [b"0123x", b"01x3", b"012", b"0", b"01"])
+def test_an_append_that_ended_otherwise(clock: StoppedClock, there: bytes) -> None:
+    made, handle = growing()
+
+    def torn(operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
+        made.script.calls.append(operation)
+        if operation == "write":
+            made.binding.put("a", there)
+            raise StorageUnavailable("reset on the way")
+        return call()
+
+    made.script.around = torn  # type: ignore[method-assign]
+    with pytest.raises(StorageUnavailable, match="reset on the way"):
+        made.storage.write(handle, 2, b"23")
+    assert made.script.calls == ["write", "read"]
+    assert made.content("a") == there
+
+
+def test_a_cut_is_never_sent_twice(clock: StoppedClock) -> None:
+    made, handle = growing()
+    made.fail(BEFORE)
+    with pytest.raises(StorageUnavailable, match="nothing was done"):
+        made.storage.truncate(handle, 1)
+    assert made.script.calls == ["truncate", "stat"]
+    made.fail(AFTER, BEFORE)
+    made.storage.truncate(handle, 1)
+    assert made.script.calls == ["truncate", "stat", "stat"]
+    assert made.content("a") == b"0"
+
+
 # What is sent once
 
 
 def test_what_may_still_arrive_is_never_sent_twice(made: Set) -> None:
     """Not even where nothing happened: after a lost reply "exists" may be our own chunk or somebody else's."""
-    handle = made.binding.create("a", b"abc")
+    made.binding.create("a", b"abc")
     calls: dict[str, Callable[[], object]] = {
         "compose": lambda: made.storage.compose("n", [ChunkRange("a", 1, 2)]),
         "concat": lambda: made.storage.concat([ConcatArgument("a", 3), ConcatArgument("n", 2)]),
-        "truncate": lambda: made.storage.truncate(handle, 1),
     }
-    if made.binding.capabilities.append:
-        calls["write"] = lambda: made.storage.write(handle, 1, b"x")
     for operation, call in calls.items():
         for when in (BEFORE, AFTER):
             made.fail(when)

@@ -7,8 +7,10 @@ Promises
   twice is doing them once. ``sync`` and ``harden`` are repeated only where ``Capabilities.sync_repeatable``.
 * *Creating* sends the very same bytes again. "Exists" after an attempt whose reply was lost is not believed: what is there
   is read back and compared, whole. Equal: ours, made durable, done. "Not there" proves nothing (protocol 2.3).
-* ``write``, ``truncate``, ``compose`` and ``concat`` are sent once: the first attempt may still arrive (protocol A2), and nothing cheap
-  tells whose a composed chunk is. A caller that composes takes another name instead.
+* *Appending and cutting* are never sent twice, because the first may still arrive (protocol A2). The length is looked up
+  instead: exactly right, with our bytes at its end, means that only the reply was lost; anything else is the error. Above
+  a page cache (``append`` without ``sync_repeatable``) not even that: bytes that can be read there may never reach the disk.
+* ``compose`` and ``concat`` are sent once: nothing cheap tells whether they happened. A caller that composes takes another name.
 * It gives up when the budget of tries or seconds is used up, or when the operation under way (``chunkstore.deadline``) has no
   time left; the last error is raised, and means "may have happened" for changing calls.
 
@@ -19,6 +21,7 @@ Leaves out: interrupting a call that hangs (a binding has timeouts of its own); 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from logging import WARNING
 from typing import Final, NamedTuple, TypeVar
 
@@ -37,13 +40,13 @@ from chunkstore.errors import (
 from chunkstore.records.logs import log_event, without_credentials
 from chunkstore.records.names import check_object_name
 from chunkstore.storage import ChunkHandle, ChunkStorage
-from chunkstore_bindings.wrappers.wrapping import WrappingChunkStorage
+from chunkstore_bindings.wrappers.wrapping import WrappingChunkStorage, size_of
 
 __all__ = ["RetryPolicy", "RetryingChunkStorage"]
 
 T = TypeVar("T")
 _TRANSIENT: Final = (StorageUnavailable, DeadlineExceeded)
-_ONCE: Final = ("write", "truncate", "compose", "concat")
+_ONCE: Final = ("compose", "concat")
 _COMPARE_BYTES: Final = 8 * MIB
 """What is read back at once when contents are compared."""
 
@@ -99,9 +102,7 @@ class RetryingChunkStorage(WrappingChunkStorage):
         return self._create("create_if_absent", name, data, lambda: self.inner.create_if_absent(name, data))
 
     def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
-        offered = self.inner.capabilities
-        if offered.append and not offered.sync_repeatable:
-            # What is read back above a page cache may never reach the disk: the engine judges a failed write there (protocol A2).
+        if not self._can_be_verified():
             return self.inner.create(name, data)
 
         def create() -> bool:
@@ -131,7 +132,7 @@ class RetryingChunkStorage(WrappingChunkStorage):
                     if not in_doubt:
                         return False
                     taken = True  # for ever, because names are not used again
-                if not _holds(self.inner, name, data):
+                if not _ends_with(self.inner, name, 0, data):
                     return False
                 # What is seen is durable where objects are whole; elsewhere a lost reply says nothing about the disk (P6).
                 if self.inner.capabilities.append:
@@ -158,9 +159,38 @@ class RetryingChunkStorage(WrappingChunkStorage):
 
         self._repeat("delete", attempt)
 
+    # Appending and cutting
 
-def _holds(storage: ChunkStorage, name: str, data: BytesLike) -> bool:
-    """Whether the chunk holds exactly ``data``. One read, where that is not large."""
+    def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
+        try:
+            return self.inner.write(handle, offset, data)
+        except _TRANSIENT:
+            if not self._is_so("read", lambda: _ends_with(self.inner, handle.name, offset, data)):
+                raise
+        return size_of(data)
+
+    def truncate(self, handle: ChunkHandle, length: int) -> None:
+        try:
+            self.inner.truncate(handle, length)
+        except _TRANSIENT:
+            if not self._is_so("stat", lambda: self.inner.stat(handle.name).length == length):
+                raise
+
+    def _can_be_verified(self) -> bool:
+        """Whether what is read back is what is stored: above a page cache the engine judges a failed write (protocol A2)."""
+        offered = self.inner.capabilities
+        return offered.sync_repeatable or not offered.append
+
+    def _is_so(self, look: str, question: Callable[[], bool]) -> bool:
+        """Whether a change whose reply was lost has happened; False, too, where that cannot be learned."""
+        # Whatever the look meets says nothing about the change: that may have happened.
+        with suppress(ChunkstoreError):
+            return self._can_be_verified() and self._repeat(look, lambda _: question())
+        return False
+
+
+def _ends_with(storage: ChunkStorage, name: str, offset: int, data: BytesLike) -> bool:
+    """Whether the chunk holds ``data`` at ``offset`` and nothing after it. One read, where ``data`` is not large."""
     handle = ChunkHandle(name, False)
     with memoryview(data) as given, given.cast("B") as whole:
         position = 0
@@ -168,7 +198,7 @@ def _holds(storage: ChunkStorage, name: str, data: BytesLike) -> bool:
             with whole[position : position + _COMPARE_BYTES] as part:
                 last = position + len(part) == len(whole)
                 # One byte more than expected: where it comes, the chunk is longer.
-                if storage.read(handle, position, len(part) + last) != part:
+                if storage.read(handle, offset + position, len(part) + last) != part:
                     return False
                 position += len(part)
             if last:
