@@ -15,15 +15,37 @@ from chunkstore.errors import (
     ChunkstoreError,
     StorageUnavailable,
 )
-from chunkstore.storage import ChunkHandle, ChunkRange, Composed
+from chunkstore.storage import ChunkHandle, ChunkRange, Composed, ConcatArgument
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from tests.hdfs.model import made, temporaries
 from tests.support.fake_webhdfs import FakeWebHdfs
 
+# Joining
+
+
+def test_concat_in_one_folder_moves_no_bytes_where_it_may_consume(fake: FakeWebHdfs) -> None:
+    storage = made(fake, "?concat=consume")
+    for name, data in (("f/a", b"aa"), ("f/b", b"bb"), ("f/c", b"cc"), ("g/d", b"dd")):
+        storage.create(name, data)
+    before = len([item for item in fake.log if item.where == "datanode"])
+    assert storage.concat([ConcatArgument("f/a", 2), ConcatArgument("f/b", 2), ConcatArgument("f/c", 2)]) == 6
+    assert len([item for item in fake.log if item.where == "datanode"]) == before
+    assert fake.files["/root/f/a"].data == b"aabbcc"
+    assert not storage.exists("f/b")
+    # Elsewhere it copies, and leaves the sources where they are.
+    assert storage.concat([ConcatArgument("f/a", 6), ConcatArgument("g/d", 2)]) == 8
+    assert fake.files["/root/f/a"].data == b"aabbccdd"
+    assert storage.exists("g/d")
+    assert temporaries(fake) == []
+    storage.close()
+
+
 # Composing
 
 
-def test_composing_streams_through_bounded_memory(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+def test_composing_streams_through_bounded_memory(fake: FakeWebHdfs) -> None:
+    """Also where a concat may consume its sources: whatever is whole and in one folder."""
+    storage = made(fake, "?concat=consume")
     data = bytes(range(256)) * 80_000
     for name, content in (("f/a", b"start"), ("f/b", data)):
         storage.create(name, content)
@@ -34,7 +56,9 @@ def test_composing_streams_through_bounded_memory(fake: FakeWebHdfs, storage: Hd
     assert fake.files["/root/f/new"].data == b"start" + data + data[1:3]
     assert (fake.files["/root/f/a"].data, fake.files["/root/f/b"].data) == (b"start", data)
     assert max(int(item.params["length"]) for item in fake.log if item.op == "OPEN") <= 8 << 20
+    assert fake.asked("CONCAT") == 0
     assert temporaries(fake) == []
+    storage.close()
 
 
 def test_a_composed_chunk_whose_rename_has_no_answer_is_recognised(

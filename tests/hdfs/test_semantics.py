@@ -28,6 +28,8 @@ class Cluster:
         query: dict[str, str | int] = {"op": op, "user.name": getpass.getuser(), "noredirect": "true", **params}
         if "destination" in query:
             query["destination"] = self.folder + str(query["destination"])
+        if "sources" in query:
+            query["sources"] = ",".join(self.folder + part for part in str(query["sources"]).split(","))
         url = self._base + quote(self.folder + path, safe="/")
         return self._session.request(method, url, params=query, timeout=120)
 
@@ -177,6 +179,16 @@ def test_looking_below_a_file(cluster: Cluster) -> None:
     assert said(cluster.ask("GET", "/none", "GETFILESTATUS")) == "FileNotFoundException"
 
 
+def test_listing_is_in_order_of_signed_bytes(cluster: Cluster) -> None:
+    for name in ("a", "a-b", "a.b", "a0", "B", "ä", "\U0001f40d", "z"):
+        cluster.create(f"/l/{name}")
+    assert cluster.names("/l") == (["ä", "\U0001f40d", "B", "a", "a-b", "a.b", "a0", "z"], 0)
+    assert cluster.names("/l", startAfter="a-b") == (["a.b", "a0", "z"], 0)
+    assert cluster.names("/l", startAfter="a-a") == (["a-b", "a.b", "a0", "z"], 0)
+    assert cluster.names("/l/a") == ([""], 0)
+    assert said(cluster.ask("GET", "/l/none", "LISTSTATUS_BATCH")) == "FileNotFoundException"
+
+
 def test_delete(cluster: Cluster) -> None:
     cluster.create("/f/a")
     assert cluster.ask("DELETE", "/f/none", "DELETE").json() == {"boolean": False}
@@ -190,3 +202,23 @@ def test_create_without_its_folder(cluster: Cluster) -> None:
     assert said(cluster.ask("GET", "/none", "GETFILESTATUS")) == "FileNotFoundException"
     cluster.ask("PUT", "/made", "MKDIRS")
     assert said(cluster.create("/made/a", createparent="false")) == "201"
+
+
+def test_concat_consumes_its_sources(cluster: Cluster) -> None:
+    for name in ("a", "b", "c", "other/d"):
+        cluster.create(f"/{name}", name.encode())
+    cluster.create("/empty", b"")
+
+    def concat(target: str, sources: str) -> str:
+        return said(cluster.ask("POST", target, "CONCAT", sources=sources))
+
+    assert concat("/a", "/b,/b") == "HadoopIllegalArgumentException"
+    assert concat("/a", "/other/d") == "HadoopIllegalArgumentException"
+    assert concat("/a", "/empty") == "HadoopIllegalArgumentException"
+    assert concat("/a", "/none") == "FileNotFoundException"
+    assert concat("/a", "/b,/c") == "200"
+    assert cluster.read("/a").content == b"abc"
+    assert said(cluster.ask("GET", "/b", "GETFILESTATUS")) == "FileNotFoundException"
+    cluster.create("/e", b"e")
+    assert concat("/empty", "/e") == "200"
+    assert cluster.read("/empty").content == b"e"

@@ -2,7 +2,7 @@
 
 What is modelled is what the binding depends on, as a real Hadoop 3.3.6 was seen to behave (``tests/hdfs/test_semantics.py``
 asks both the same questions): exclusive but not atomic CREATE (a client that dies leaves a complete, shorter file), leases,
-RENAME with options, paged listing in order of signed bytes, offsets at the end of a file being errors.
+RENAME with options, CONCAT, paged listing in order of signed bytes, offsets at the end of a file being errors.
 ``fake_webhdfs`` serves it to real clients, ``tests.simulator.bound_hdfs`` to simulated ones.
 """
 
@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -290,6 +291,21 @@ def _set_permission(space: NameSpace, path: str, params: dict[str, str]) -> dict
     return {}
 
 
+def _concat(space: NameSpace, path: str, params: dict[str, str]) -> dict[str, Any]:
+    target, sources = space.file(path), params["sources"].split(",")
+    illegal = partial(No, 400, "HadoopIllegalArgumentException")
+    if len(set(sources)) != len(sources):
+        raise illegal("concat: at least two of the source files are the same")
+    for source in sources:
+        file = space.file(source)
+        if source.rpartition("/")[0] != path.rpartition("/")[0]:
+            raise illegal(f"Source file {source} is not in the same directory with the target {path}")
+        if not file.data or file.open:
+            raise illegal(f"concat: source file {source} is invalid or empty or underConstruction")
+    target.data += b"".join(space.files.pop(source).data for source in sources)
+    return {}
+
+
 _NAMENODE: dict[tuple[str, str], Callable[[NameSpace, str, dict[str, str]], dict[str, Any]]] = {
     ("GET", ""): _jmx,
     ("GET", "GETFILESTATUS"): _get_file_status,
@@ -300,6 +316,7 @@ _NAMENODE: dict[tuple[str, str], Callable[[NameSpace, str, dict[str, str]], dict
     ("PUT", "MKDIRS"): _mkdirs,
     ("PUT", "RENAME"): _rename,
     ("PUT", "SETPERMISSION"): _set_permission,
+    ("POST", "CONCAT"): _concat,
     ("DELETE", "DELETE"): _delete,
 }
 

@@ -25,6 +25,8 @@ def test_roots() -> None:
         "hdfs://nn.example:9870/a%20b/c",
     )
     assert (root.user, root.file_parameters) == ("alice", {"replication": 3, "blocksize": 1 << 20})
+    assert not root.concat_consumes
+    assert parse_root("hdfs://nn/x?concat=consume").concat_consumes
     assert parse_root("hdfs://nn").base_url == "http://nn:9870"
     assert parse_root("hdfs://nn?tls=yes").base_url == "https://nn:9871"
     assert parse_root("hdfs://[::1]:50070/x").base_url == "http://[::1]:50070"

@@ -15,7 +15,7 @@ from chunkstore.errors import InvalidArgument, StorageUnavailable
 
 __all__ = ["OPTIONS", "HdfsRoot", "TokenFile", "parse_root"]
 
-OPTIONS = ("block_size_bytes", "replication", "tls", "token_file", "user")
+OPTIONS = ("block_size_bytes", "concat", "replication", "tls", "token_file", "user")
 _PORT = 9870
 _TLS_PORT = 9871
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}\Z|[0-9a-fA-F:.]+(%[A-Za-z0-9._-]+)?\Z")
@@ -30,8 +30,8 @@ class HdfsRoot:
     """A root, taken apart.
 
     Attributes: ``base_url``: the name node's HTTP address; ``path``: the folder, "" for the root of the file system;
-    ``url``: the root without options; ``user``, ``token_file``: who asks; ``file_parameters``: of every CREATE, where the root
-    chooses ``replication`` and ``block_size_bytes``.
+    ``url``: the root without options; ``user``, ``token_file``: who asks; ``concat_consumes``: whether a concat may take its sources
+    away; ``file_parameters``: of every CREATE, where the root chooses ``replication`` and ``block_size_bytes``.
     """
 
     base_url: str
@@ -39,6 +39,7 @@ class HdfsRoot:
     url: str
     user: str | None = None
     token_file: str | None = None
+    concat_consumes: bool = False
     file_parameters: dict[str, object] = field(default_factory=dict)
 
 
@@ -70,9 +71,7 @@ def parse_root(root_url: str) -> HdfsRoot:
     if ":" in path or "\0" in path:
         raise _bad("HDFS takes no ':' in a path")
     options = _options(parts.query)
-    if options.get("tls", "no") not in ("no", "yes"):
-        raise _bad("option 'tls' is 'no' or 'yes'")
-    tls = options.get("tls") == "yes"
+    tls = _choice(options, "tls", ("no", "yes")) == "yes"
     chosen = {
         "replication": _number(options, "replication", 1, 512),
         "blocksize": _number(options, "block_size_bytes", 512, 1 << 40),
@@ -85,6 +84,7 @@ def parse_root(root_url: str) -> HdfsRoot:
         url=f"hdfs://{shown_host}:{port}{quote(path)}",
         user=_user(options),
         token_file=options.get("token_file"),
+        concat_consumes=_choice(options, "concat", ("copy", "consume")) == "consume",
         file_parameters={name: value for name, value in chosen.items() if value is not None},
     )
 
@@ -113,6 +113,14 @@ def _user(options: dict[str, str]) -> str | None:
     if user is not None and "token_file" in options:
         raise _bad("a delegation token names its user; leave out 'user' where 'token_file' is given")
     return user
+
+
+def _choice(options: dict[str, str], name: str, allowed: tuple[str, str]) -> str:
+    """One of two; the first is the default."""
+    value = options.get(name, allowed[0])
+    if value not in allowed:
+        raise _bad(f"option {name!r} is {allowed[0]!r} or {allowed[1]!r}")
+    return value
 
 
 def _number(options: dict[str, str], name: str, smallest: int, largest: int) -> int | None:

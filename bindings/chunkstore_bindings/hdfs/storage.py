@@ -14,8 +14,8 @@ Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries are in ``<root
 A name cannot be a chunk and a folder at once. Empty folders stay.
 
 Leaves out: high availability (a root names one name node), Kerberos, HttpFS and other gateways: they may work and are not
-tested. ``compose`` and ``concat`` copy and leave their sources alone, because they may be referred to (HDFS's own CONCAT takes them
-away).
+tested. ``compose`` and ``concat`` copy and leave their sources alone, because they may be referred to. HDFS could join whole files of
+one folder without moving a byte, but it takes the sources away; only ``concat=consume`` in the root allows ``concat`` that.
 """
 
 from __future__ import annotations
@@ -351,7 +351,31 @@ class HdfsChunkStorage(TreeStorage):
         target = arguments[0].name
         if not is_writable(statuses[0]):
             raise InvalidArgument(f"chunk {target!r} is read-only; nothing can be joined to it", argument="arguments")
+        if self._root.concat_consumes and self._concat_natively(arguments, statuses, deadline):
+            return sum(item.length for item in arguments)
         return self._atomic.put(target, [self._pieces(ranges)], deadline)
+
+    def _concat_natively(
+        self, arguments: Sequence[ConcatArgument], statuses: Sequence[dict[str, Any]], deadline: Deadline
+    ) -> bool:
+        """CONCAT in the name node alone; False where it does not take these files: other than whole and different ones of one folder."""
+        target, sources = arguments[0].name, [item.name for item in arguments[1:] if item.length]
+        whole = all(item.length == status["length"] for item, status in zip(arguments, statuses, strict=True))
+        together = {name.rpartition("/")[0] for name in (target, *sources)} == {target.rpartition("/")[0]}
+        different = len({target, *sources}) == 1 + len(sources) and not any("," in name for name in sources)
+        alike = len({status.get("blockSize") for status in statuses}) == 1
+        if not (sources and whole and together and different and alike):
+            return False
+        try:
+            paths = ",".join(map(self._files.path, sources))
+            self._rest.command("POST", self._files.path(target), "CONCAT", deadline, sources=paths)
+        except Refused as refused:
+            if refused.kind in ("HadoopIllegalArgumentException", "IllegalArgumentException"):
+                return False
+            self._files.fail(refused, target, "joining")
+        except Lost as lost:
+            self._files.fail(lost, target, "joining")
+        return True
 
     def do_close(self) -> None:
         self._pool.close()
