@@ -34,7 +34,7 @@ def open_bucket(place: Root) -> Bucket:
             from chunkstore_bindings.bucket.files import FileBucket
             from chunkstore_bindings.hdfs import HdfsChunkStorage
 
-            return FileBucket(HdfsChunkStorage(url))
+            return FileBucket(HdfsChunkStorage(url, plain_names=True))
     except ModuleNotFoundError as error:
         raise without_extra(scheme, error) from error
     remedy = "write a path, s3://BUCKET/PREFIX, file:///absolute/path or hdfs://HOST:HTTPPORT/PATH"

@@ -73,10 +73,10 @@ def names_in(open_folder: Callable[[str], int], folder: str) -> list[str]:
     return found
 
 
-def walk_names(look: Callable[[str], list[str]], *, prefix: str, after: str | None) -> Iterator[str]:
+def walk_names(look: Callable[[str], Iterable[str]], *, prefix: str, after: str | None) -> Iterator[str]:
     """Names of the files under a root that begin with ``prefix`` and lie above ``after``, in order.
 
-    ``look``: the names in a folder, as ``names_in`` has them. Raises what it raises.
+    ``look``: the names in a folder, as ``names_in`` has them; read as far as they are needed. Raises what it raises.
     """
     start = prefix.rpartition("/")[0]
     parts = start.split("/") if start else []
@@ -90,6 +90,9 @@ def walk_names(look: Callable[[str], list[str]], *, prefix: str, after: str | No
             stack.pop()
             continue
         path = folder + child
+        if path > prefix and not path.startswith(prefix):
+            stack.pop()  # everything that follows does, too
+            continue
         if path.rstrip("/") == TEMPORARY_FOLDER:
             continue
         if child.endswith("/"):

@@ -1,7 +1,7 @@
 """What the name node says of files below a root, asked by their names, and how it says no.
 
-Promises: the path of a name is the root, a slash and the name, in which a colon is U+F03A. Answers are checked before anybody
-relies on them; refusals arrive as chunkstore's errors. A file that was closed is never opened again, not even to end a dead writer's lease.
+Promises: answers are checked before anybody relies on them; refusals arrive as chunkstore's errors. A file that was closed is
+never opened again, not even to end a dead writer's lease.
 Leaves out: bytes (``storage``).
 """
 
@@ -9,48 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from operator import itemgetter
 from typing import Any, Final, NoReturn
 
 from chunkstore.deadline import Deadline, left_s
-from chunkstore.errors import ChunkNotFound, InvalidArgument, StorageUnavailable
+from chunkstore.errors import ChunkNotFound, StorageUnavailable
 from chunkstore.records.names import utf8_bytes
 from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER
 from chunkstore_bindings.filesystem.tree import walk_names
 from chunkstore_bindings.hdfs.errors import is_absent, translate
+from chunkstore_bindings.hdfs.names import Page, begin_after, escape, in_order, to_path
 from chunkstore_bindings.hdfs.rest import Lost, Refused, WebHdfs
 
 __all__ = ["WRITABLE", "Files", "is_writable"]
 
 WRITABLE: Final = "644"
-_PART_BYTES_MAX: Final = 255
-"""Hadoop's default (dfs.namenode.fs-limits.max-component-length); a site that raised it loses nothing the engine uses."""
 _PAGE_S: Final = 60.0
-_COLON: Final = "\uf03a"
-"""HDFS takes no colon in a path; this is what stands for it on Windows' file systems, too."""
 
 
 class Files:
-    """Files below ``root``, an HDFS path ("" or beginning with a slash)."""
+    """Files below ``root``, an HDFS path ("" or beginning with a slash). ``plain``: names are written as they are."""
 
-    def __init__(self, rest: WebHdfs, root: str) -> None:
+    def __init__(self, rest: WebHdfs, root: str, *, plain: bool = False) -> None:
         self._rest = rest
+        self._plain = plain
         self.root = root
         self.temporaries = f"{root}/{TEMPORARY_FOLDER}"
 
     def path(self, name: str) -> str:
         """The path of a chunk. Raises ``InvalidArgument``."""
-        if name.partition("/")[0] == TEMPORARY_FOLDER:
-            raise InvalidArgument(f"{TEMPORARY_FOLDER!r} holds temporaries; choose another name", argument="name")
-        if _COLON in name or utf8_bytes(name) < 0:
-            raise InvalidArgument(
-                f"name {name!r} is not valid UTF-8, or has the character that a ':' is written as", argument="name"
-            )
-        name = name.replace(":", _COLON)
-        longest = max(map(utf8_bytes, name.split("/")))
-        if longest > _PART_BYTES_MAX:
-            text = f"name {name!r} has a part of {longest} bytes; HDFS has {_PART_BYTES_MAX} at most"
-            raise InvalidArgument(text, argument="name")
-        return f"{self.root}/{name}"
+        return to_path(self.root, name, plain=self._plain)
 
     def fail(self, error: Refused | Lost, name: str, doing: str) -> NoReturn:
         raise translate(error, name, doing) from error
@@ -102,49 +91,47 @@ class Files:
     def walk(self, prefix: str, after: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
         """Files whose names begin with ``prefix`` and are above ``after``, in order, and what the name node says of each.
 
-        One sorted folder per level is in memory. What vanishes meanwhile may be left out. Raises ``Refused``, ``Lost``.
+        One page per level is in memory; where names are plain, one sorted folder. What vanishes meanwhile may be left out.
+        Raises ``Refused``, ``Lost``.
         """
-        statuses: dict[str, dict[str, Any]] = {}
+        status: dict[str, Any] = {}
 
-        def names_in(folder: str) -> list[str]:
-            names = []
-            for status in self._entries(folder):
-                name, kind = str(status.get("pathSuffix", "")).replace(_COLON, ":"), status.get("type")
-                if utf8_bytes(name) > 0 and kind in ("FILE", "DIRECTORY"):
-                    names.append(name + "/" if kind == "DIRECTORY" else name)
-                    statuses[folder + name] = status
-            return sorted(names)
+        def names_in(folder: str) -> Iterator[str]:
+            nonlocal status
+            fetch = partial(self._page, folder)
+            if self._plain:
+                entries = iter(sorted(in_order(fetch, "", _as_it_is), key=itemgetter(0)))
+            else:
+                entries = in_order(fetch, begin_after(folder, prefix, after))
+            for entry in entries:
+                name, status = entry
+                yield name
 
         for name in walk_names(names_in, prefix=prefix, after=after):
-            yield name, statuses.pop(name)
+            yield name, status
 
-    def _entries(self, folder: str) -> Iterator[dict[str, Any]]:
-        """The statuses in a folder ("" or ending in a slash), in pages; none where there is no such folder."""
+    def _page(self, folder: str, following: str) -> Page:
+        """The statuses in a folder ("" or ending in a slash) after an escaped name; none where there is no such folder."""
         if "\0" in folder or utf8_bytes(folder) < 0:
-            return
-        path = f"{self.root}/{folder.replace(':', _COLON)}".rstrip("/") or "/"
-        last, more = "", True
-        while more:
-            try:
-                answer = self._rest.question(
-                    "GET", path, "LISTSTATUS_BATCH", Deadline(left_s(_PAGE_S)), startAfter=last
-                )
-                listing = answer["DirectoryListing"]
-                found = listing["partialListing"]["FileStatuses"]["FileStatus"]
-                before, last = last, str(found[-1].get("pathSuffix", "")) if found else ""
-                more = int(listing["remainingEntries"]) > 0 and bool(found)
-                if not all(isinstance(status, dict) for status in found):
-                    raise ValueError("an entry is not an object")
-                # A page that ends where the last one did would never lead anywhere.
-                if last == before != "":
-                    raise ValueError("the page does not continue")
-            except Refused as refused:
-                if is_absent(refused):
-                    return
-                raise
-            except (LookupError, TypeError, AttributeError, ValueError) as error:
-                raise Refused("NoListing", f"the listing of {folder!r} is invalid", 200) from error
-            yield from found
+            return Page([], more=False)
+        path = f"{self.root}/{folder if self._plain else escape(folder)}".rstrip("/") or "/"
+        deadline = Deadline(left_s(_PAGE_S))
+        try:
+            answer = self._rest.question("GET", path, "LISTSTATUS_BATCH", deadline, startAfter=following)
+            listing = answer["DirectoryListing"]
+            found = listing["partialListing"]["FileStatuses"]["FileStatus"]
+            # A page that ends where the last one did would never lead anywhere.
+            if found and str(found[-1].get("pathSuffix", "")) == following != "":
+                raise ValueError("the page does not continue")
+            if not all(isinstance(status, dict) for status in found):
+                raise ValueError("an entry is not an object")
+            return Page(found, more=int(listing["remainingEntries"]) > 0 and bool(found))
+        except Refused as refused:
+            if is_absent(refused):
+                return Page([], more=False)
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise Refused("NoListing", f"the listing of {folder!r} is invalid", 200) from error
 
     @contextmanager
     def waiting(self, name: str, doing: str, deadline: Deadline) -> Iterator[list[Refused | Lost]]:
@@ -172,6 +159,10 @@ class Files:
         if not isinstance(blocks, dict) or not _is_size(blocks.get("fileLength")):
             raise StorageUnavailable(f"the name node's answer about {name!r} is invalid", object=name)
         return None if blocks.get("isUnderConstruction") is True else int(blocks["fileLength"])
+
+
+def _as_it_is(name: str) -> str | None:
+    return name if utf8_bytes(name) > 0 else None
 
 
 def _is_size(found: object) -> bool:

@@ -71,10 +71,13 @@ class HdfsChunkStorage(TreeStorage):
     """A chunk storage in one folder of HDFS.
 
     Arguments: ``root``: a URL, or one taken apart; ``deadline_s``: every operation ends by then; ``connections``: kept for
-    each server. Raises ``InvalidArgument``, ``StorageUnavailable`` (a token's file that cannot be read).
+    each server; ``plain_names``: those of a bucket, written as they are. Raises ``InvalidArgument``, ``StorageUnavailable`` (a
+    token's file that cannot be read).
     """
 
-    def __init__(self, root: HdfsRoot | str, *, deadline_s: float = 60.0, connections: int = 36) -> None:
+    def __init__(
+        self, root: HdfsRoot | str, *, deadline_s: float = 60.0, connections: int = 36, plain_names: bool = False
+    ) -> None:
         self._root = parse_root(root) if isinstance(root, str) else root
         if not isinstance(deadline_s, (int, float)) or not 0 < deadline_s <= 86_400:
             raise InvalidArgument(f"deadline_s must be up to 86400 seconds, not {deadline_s!r}", argument="deadline_s")
@@ -87,7 +90,7 @@ class HdfsChunkStorage(TreeStorage):
             # A third, so that a server that went silent leaves time to ask what became of the request.
             answer_s=min(20.0, self._deadline_s / 3),
         )
-        self._files = Files(self._rest, self._root.path)
+        self._files = Files(self._rest, self._root.path, plain=plain_names)
         self._atomic = AtomicCreates(self._rest, self._files, self._root.file_parameters)
         self._capabilities = Capabilities(
             append=False,
