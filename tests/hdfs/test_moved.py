@@ -9,6 +9,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ import chunkstore
 from chunkstore.config import Settings, Tuning
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable
+from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from tests.faults.ground import FULL_RUN
 from tests.hdfs.moving import WAYS, Tree
@@ -110,6 +112,91 @@ def storage_of(tree: Tree, path: str) -> HdfsChunkStorage:
     return HdfsChunkStorage(tree.root(path), deadline_s=PATIENT_S)
 
 
+def test_a_folder_that_is_gone_is_an_error_and_no_absence(tree: Tree, home: str) -> None:
+    storage = storage_of(tree, home)
+    storage.create("c/a", b"x")
+    tree.remove(home)
+    asking: list[Callable[[], object]] = [
+        lambda: storage.exists("c/a"),
+        lambda: storage.stat("c/a"),
+        lambda: storage.read(ChunkHandle("c/a", False), 0, 1),
+        lambda: storage.list("c/"),
+    ]
+    writing: list[Callable[[], object]] = [
+        lambda: storage.create("c/b", b"x"),
+        lambda: storage.create("c/new/b", b"x"),
+        lambda: storage.create_if_absent("c/b", b"x" * 3_000_000),
+        lambda: storage.put("c/hint", b"x"),
+        lambda: storage.harden("c/a"),
+        lambda: storage.delete("c/a"),
+        lambda: storage.set_read_only(ChunkHandle("c/a", True), read_only=True),
+    ]
+    for call in asking + writing:
+        with pytest.raises(StorageUnavailable):
+            call()
+        assert not tree.is_there(home)
+    with pytest.raises(StorageUnavailable, match=f"{home}/c"):
+        storage.create("c/b", b"x")
+    # A copy in its place is another folder: nothing is absent there.
+    copy = storage_of(tree, home)
+    copy.create("c/z", b"copy")
+    copy.close()
+    for call in asking + writing:
+        with pytest.raises(StorageUnavailable):
+            call()
+    assert tree.files(home) == [f"{home}/c/z"]
+    storage.close()
+
+
+def test_who_only_asks_knows_its_folder_too(tree: Tree, home: str) -> None:
+    writer = storage_of(tree, home)
+    writer.create("c/a", b"x")
+    writer.close()
+    first: list[Callable[[HdfsChunkStorage], object]] = [
+        lambda storage: storage.exists("c/a"),
+        lambda storage: storage.exists("c/b"),
+        lambda storage: storage.read(ChunkHandle("c/a", False), 0, 1),
+        lambda storage: storage.list("c/"),
+    ]
+    storages = [storage_of(tree, home) for _ in first]
+    for storage, call in zip(storages, first, strict=True):
+        call(storage)
+    tree.move(f"{home}/c", f"{home}/d")
+    for storage in storages:
+        with pytest.raises(StorageUnavailable, match=f"{home}/c.*no longer there"):
+            storage.exists("c/b")
+        storage.close()
+
+
+def test_a_record_lands_nowhere_else(tree: Tree, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is replaced by a copy after its number was looked at, and is back before anything else is asked."""
+    storage = storage_of(tree, home)
+    storage.create("c/a", b"x")
+    tree.copy(f"{home}/c", f"{home}/copy")
+    files, real = storage._files, storage._files.confirm
+
+    def confirm(*arguments: Any) -> None:
+        real(*arguments)
+        tree.move(f"{home}/c", f"{home}/aside")
+        tree.move(f"{home}/copy", f"{home}/c")
+
+    monkeypatch.setattr(files, "confirm", confirm)
+    with pytest.raises(StorageUnavailable, match="no longer there"):
+        storage.create_if_absent("c/b", b"x")
+    assert tree.files(home) == [f"{home}/aside/a", f"{home}/c/a"]
+    storage.close()
+
+
+def test_unguarded_folders_may_be_replaced(tree: Tree, home: str) -> None:
+    storage = HdfsChunkStorage(tree.root(home) + "?guard=none", deadline_s=PATIENT_S)
+    storage.create("c/a", b"x")
+    tree.remove(f"{home}/c")
+    assert not storage.exists("c/a")
+    storage.create("c/a", b"y")
+    assert tree.files(home) == [f"{home}/c/a"]
+    storage.close()
+
+
 def test_nothing_is_made_where_a_folder_was_removed(tree: Tree, home: str) -> None:
     storage = storage_of(tree, home)
     storage.create("c/a", b"x")
@@ -135,7 +222,7 @@ def test_nothing_is_made_where_a_folder_was_removed(tree: Tree, home: str) -> No
 def test_temporaries_alone_that_were_removed_are_made_again(tree: Tree, home: str) -> None:
     storage = storage_of(tree, home)
     storage.create("c/a", b"x")
-    tree.remove(f"{home}/.chunkstore-tmp")
+    tree.remove(f"{home}/c/.chunkstore-tmp")
     with pytest.raises(StorageUnavailable, match="no longer there"):
         storage.create("c/b", b"x")
     storage.create("c/b", b"x")

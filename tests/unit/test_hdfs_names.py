@@ -51,7 +51,9 @@ def test_the_engines_names_stay_as_they_are() -> None:
     assert to_path("", "a:b;c~d\x7fé") == "/a;0b;1c~0d~1~20000e9"
 
 
-@pytest.mark.parametrize("name", [".chunkstore-tmp", ".chunkstore-tmp/x", "x" * 256, "a/" + "é" * 40, "\ud800"])
+@pytest.mark.parametrize(
+    "name", [".chunkstore-tmp", ".chunkstore-tmp/x", "a/.chunkstore-tmp/x", "x" * 256, "a/" + "é" * 40, "\ud800"]
+)
 def test_impossible_names(name: str) -> None:
     with pytest.raises(InvalidArgument):
         to_path("/data", name)
@@ -125,6 +127,8 @@ def test_roots() -> None:
     )
     assert (root.user, root.file_parameters) == ("alice", {"replication": 3, "blocksize": 1 << 20})
     assert not root.concat_consumes
+    assert root.guarded
+    assert not parse_root("hdfs://nn/x?guard=none").guarded
     assert parse_root("hdfs://nn/x?concat=consume").concat_consumes
     assert parse_root("hdfs://nn").base_url == "http://nn:9870"
     assert parse_root("hdfs://nn?tls=yes").base_url == "https://nn:9871"
@@ -159,6 +163,7 @@ def test_roots() -> None:
         "hdfs://nn/x?user=alice&token_file=/sesame",
         "hdfs://nn/x?append=sesame",
         "hdfs://nn/x?concat=sesame",
+        "hdfs://nn/x?guard=sesame",
         "hdfs://nn/x?replication=0",
         "hdfs://nn/x?replication=sesame",
         "hdfs://nn/x?block_size_bytes=1",

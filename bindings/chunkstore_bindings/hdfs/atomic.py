@@ -6,8 +6,9 @@ Promises
 * The name node gives every file a number that it never gives again and that a rename keeps. It is the token: after a lost
   reply the number under the target's name says whether our rename happened.
 * ``place`` decides as long as the deadline allows. What stays undecided raises ``StorageUnavailable`` and may still happen.
-* A root, or the first folder of a name, that this object has written to is never made again, and another that takes its place is
-  not written to: its number is looked at before every write.
+* A root, or a container's folder, that this object has used is never made again, and another that takes its place gets no name:
+  a temporary is in its container's folder, whose number is looked at between writing and renaming. A rename looks up both ends at once, so
+  it succeeds only where the temporary is.
 
 Temporaries of the dead are swept after a day. Leaves out: gateways that know no file numbers.
 """
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.deadline import Backoff, Deadline, left_s
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
+from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER
 from chunkstore_bindings.hdfs.errors import NAME_TAKEN, translate
 from chunkstore_bindings.hdfs.files import Files
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, WebHdfs, content_size
@@ -61,10 +63,9 @@ class AtomicCreates:
         self._parameters = parameters
         block_bytes = parameters.get("blocksize")
         self._block_bytes = block_bytes if isinstance(block_bytes, int) else _BLOCK_BYTES
-        self._is_ready = False
-        self._firsts: dict[str, int] = {}
-        """The first folders of names that were written to, by path, and their numbers."""
-        self._sweep_at_s = 0.0
+        self._ready: set[str] = set()
+        """Folders of temporaries that were made."""
+        self._sweep_at_s: dict[str, float] = {}
 
     def create(self, name: str, data: BytesLike | Pieces, deadline: Deadline) -> bool:
         """Create ``name`` with ``data`` unless it exists. Raises as ``ChunkStorage.create_if_absent``."""
@@ -80,10 +81,12 @@ class AtomicCreates:
         self, name: str, parts: Iterable[BytesLike | Pieces], deadline: Deadline | None, *, replace: bool
     ) -> int | None:
         path = self._files.path(name)
-        self._confirm(name, path, deadline or _own())
-        self._sweep(deadline or _own())
-        temporary, length = self._write(name, parts, deadline)
+        temporaries = f"{self._files.container(path)}/{TEMPORARY_FOLDER}"
+        self._sweep(temporaries, deadline or _own())
+        temporary, length = self._write(name, path, temporaries, parts, deadline)
         try:
+            # It may be in what has taken the folder's place by now.
+            self._files.confirm(name, path, deadline or _own(), "writing")
             created = self.place(name, temporary, path, deadline or _own(), replace=replace)
         except Lost as lost:
             # The rename may still happen: the temporary stays, and is swept if it never does.
@@ -95,34 +98,18 @@ class AtomicCreates:
             self.discard(temporary.path)
         return length if created else None
 
-    def _confirm(self, name: str, path: str, deadline: Deadline) -> None:
-        """Raise ``StorageUnavailable`` if the first folder of a name is not the one any more that was written to before."""
-        first = self._first_folder(path)
-        if first == self._files.root:
-            return
-        try:
-            status = self._files.look(first, deadline)
-        except (Refused, Lost) as error:
-            raise translate(error, name, "writing") from error
-        known = self._firsts.get(first)
-        if known is not None and (status is None or status.get("fileId") != known):
-            raise self._moved(name, first)
-        self._see(first, status)
-
-    def _see(self, first: str, status: dict[str, Any] | None) -> None:
-        if first != self._files.root and status is not None and status.get("type") == "DIRECTORY":
-            self._firsts.setdefault(first, status.get("fileId", 0))
-
     def _write(
-        self, name: str, parts: Iterable[BytesLike | Pieces], deadline: Deadline | None
+        self, name: str, target: str, folder: str, parts: Iterable[BytesLike | Pieces], deadline: Deadline | None
     ) -> tuple[Temporary, int]:
-        """A temporary with these parts, on behalf of chunk ``name``, and its length. Raises also what making them raises."""
-        path = f"{self._files.temporaries}/{runtime.token(12).hex()}"
+        """A temporary in ``folder`` with these parts, to become ``target``, and its length. Raises also what making them raises."""
+        path = f"{folder}/{runtime.token(12).hex()}"
         size = 0
         try:
-            if not self._is_ready:
-                self._rest.question("PUT", self._files.temporaries, "MKDIRS", deadline or _own())
-                self._is_ready = True
+            if folder not in self._ready:
+                # Only the folder of a new container is made with it.
+                self._files.confirm(name, target, deadline or _own(), "writing")
+                self._rest.question("PUT", folder, "MKDIRS", deadline or _own())
+                self._ready.add(folder)
             coming = iter(parts)
             first = next(coming, b"")
             given = {"overwrite": "false", "createparent": "false", **self._parameters}
@@ -148,11 +135,12 @@ class AtomicCreates:
                 asking = deadline or _own()
                 with contextlib.suppress(Refused, Lost):
                     # The folder of temporaries is made again where it has gone, but not where the root has.
-                    self._is_ready = not self._files.has_root(asking)
-                raise self._unwritten(error, name, asking) from error
+                    if self._files.has_root(asking):
+                        self._ready.discard(folder)
+                raise self._unwritten(error, name, target, asking) from error
             raise
 
-    def _unwritten(self, error: Refused | Lost, name: str, deadline: Deadline) -> ChunkstoreError:
+    def _unwritten(self, error: Refused | Lost, name: str, target: str, deadline: Deadline) -> ChunkstoreError:
         if isinstance(error, Refused) and "Failed to find datanode" in error.message:
             why = self._rest.why_no_datanode(self._block_bytes, deadline)
             if why == "full":
@@ -160,7 +148,7 @@ class AtomicCreates:
             if why:
                 error = Refused("SafeModeException", why, error.status)
         if isinstance(error, Refused) and error.kind == "FileNotFoundException":
-            return self._moved(name, self._files.root)
+            return self._files.moved(name, target, "writing")
         return translate(error, name, "writing")
 
     def place(self, name: str, temporary: Temporary, path: str, deadline: Deadline, *, replace: bool) -> bool:
@@ -198,8 +186,10 @@ class AtomicCreates:
                     self._explain_unplaced(refused, name, path, deadline)
             answer = None
             try:
-                if missing and not made_folder and not self._make_folder(path, deadline):
-                    raise lost if lost is not None else self._moved(name, self._first_folder(path))
+                if missing and not made_folder:
+                    if self._files.has_moved(path, deadline):
+                        raise lost if lost is not None else self._files.moved(name, path, "creating")
+                    self._rest.question("PUT", path.rpartition("/")[0] or "/", "MKDIRS", deadline)
                 if made_folder or lost is not None:
                     answer = self._has_landed(name, temporary, path, deadline, missing=missing, replace=replace)
             except Refused as refused:
@@ -214,27 +204,6 @@ class AtomicCreates:
                 made_folder = True
             elif not backoff.pause():
                 raise lost if lost is not None else Lost(f"{name!r} could not be decided in time", sent=True)
-
-    def _first_folder(self, path: str) -> str:
-        """That of the root which ``path`` is in; the root itself for what is directly in it."""
-        first, slash, _ = path.removeprefix(self._files.root + "/").partition("/")
-        return f"{self._files.root}/{first}" if slash else self._files.root
-
-    def _make_folder(self, path: str, deadline: Deadline) -> bool:
-        """Make the folder of ``path``; False where its first one was written to and has gone. Raises ``Refused``, ``Lost``."""
-        first = self._first_folder(path)
-        if first in self._firsts and not self._files.is_folder(first, deadline):
-            return False
-        self._rest.question("PUT", path.rpartition("/")[0] or "/", "MKDIRS", deadline)
-        self._see(first, self._files.look(first or "/", deadline))
-        return True
-
-    def _moved(self, name: str, path: str) -> StorageUnavailable:
-        return StorageUnavailable(
-            f"writing {name!r}: {path or '/'} or {self._files.temporaries} is no longer there (renamed, removed or replaced while it "
-            "was in use). Nothing was written; open the root at its new place, or put it back",
-            object=name,
-        )
 
     def _explain_unplaced(self, refused: Refused, name: str, path: str, deadline: Deadline) -> NoReturn:
         with contextlib.suppress(Refused, Lost):
@@ -268,23 +237,23 @@ class AtomicCreates:
         with contextlib.suppress(Refused, Lost, StorageUnavailable):
             self._rest.command("DELETE", path, "DELETE", Deadline(_CLEANUP_S), recursive="false")
 
-    def _sweep(self, deadline: Deadline) -> None:
+    def _sweep(self, folder: str, deadline: Deadline) -> None:
         """Now and then, remove what the dead left more than a day ago, in a small share of the time of who comes by.
 
         A clock that is wrong costs a writer an error, never data: a temporary that is gone cannot be renamed.
         """
         now_s = runtime.monotonic_s()
-        if now_s < self._sweep_at_s:
+        if now_s < self._sweep_at_s.get(folder, 0.0):
             return
-        self._sweep_at_s = now_s + _SWEEP_EVERY_S
+        self._sweep_at_s[folder] = now_s + _SWEEP_EVERY_S
         limit_ms = runtime.now_ms() - _STALE_MS
         share = Deadline(min(_CLEANUP_S, deadline.left_s() * _SWEEP_SHARE))
         try:
-            answer = self._rest.question("GET", self._files.temporaries, "LISTSTATUS_BATCH", share)
+            answer = self._rest.question("GET", folder, "LISTSTATUS_BATCH", share)
             statuses = answer["DirectoryListing"]["partialListing"]["FileStatuses"]["FileStatus"]
             for status in statuses[:_SWEEP_COUNT_MAX]:
                 if status["type"] == "FILE" and status["modificationTime"] < limit_ms:
-                    path = f"{self._files.temporaries}/{status['pathSuffix']}"
+                    path = f"{folder}/{status['pathSuffix']}"
                     with contextlib.suppress(Refused):
                         self._rest.command("DELETE", path, "DELETE", share, recursive="false")
         except (Refused, Lost, LookupError, TypeError, AttributeError):

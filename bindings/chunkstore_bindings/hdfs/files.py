@@ -1,7 +1,11 @@
 """What the name node says of files below a root, asked by their names, and how it says no.
 
-Promises: answers are checked before anybody relies on them; refusals arrive as chunkstore's errors. A file that was closed is
-never opened again, not even to end a dead writer's lease.
+Promises
+* Answers are checked before anybody relies on them; refusals arrive as chunkstore's errors.
+* A file that was closed is never opened again, not even to end a dead writer's lease.
+* A container's folder is known by its number from its first use on. Where it was removed or replaced, no name in it is absent: that is
+  an error (protocol 3.6, P10).
+
 Leaves out: bytes (``storage``).
 """
 
@@ -29,13 +33,16 @@ _PAGE_S: Final = 60.0
 
 
 class Files:
-    """Files below ``root``, an HDFS path ("" or beginning with a slash). ``plain``: names are written as they are."""
+    """Files below ``root``, an HDFS path ("" or beginning with a slash). ``plain``: names are written as they are. ``guarded``: False
+    knows no folder by its number."""
 
-    def __init__(self, rest: WebHdfs, root: str, *, plain: bool = False) -> None:
+    def __init__(self, rest: WebHdfs, root: str, *, plain: bool = False, guarded: bool = True) -> None:
         self._rest = rest
         self._plain = plain
+        self._guarded = guarded
+        self._numbers: dict[str, int] = {}
+        """Of containers' folders, by path, since they were first seen."""
         self.root = root
-        self.temporaries = f"{root}/{TEMPORARY_FOLDER}"
 
     def path(self, name: str) -> str:
         """The path of a chunk. Raises ``InvalidArgument``."""
@@ -44,13 +51,58 @@ class Files:
     def fail(self, error: Refused | Lost, name: str, doing: str) -> NoReturn:
         raise translate(error, name, doing) from error
 
-    def status(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any] | None:
-        """What the name node says of a chunk (of what is at ``path``, if given); None if there is none, or a folder."""
+    def container(self, path: str) -> str:
+        """The path of the container's folder that ``path`` is in; of the root, where it is in none, or none is guarded."""
+        first, slash, _ = path.removeprefix(self.root + "/").partition("/")
+        return f"{self.root}/{first}" if slash and self._guarded and first != ".snapshot" else self.root
+
+    def has_moved(self, path: str, deadline: Deadline) -> bool:
+        """Whether the container's folder of ``path`` is no longer the one that was first seen. Raises ``Refused``, ``Lost``."""
+        folder = self.container(path)
+        if folder == self.root:
+            return False
+        found = self.look(folder, deadline)
+        number = found.get("fileId", 0) if found is not None and found.get("type") == "DIRECTORY" else None
+        known = self._numbers.get(folder)
+        if known is None and number is not None:
+            known = self._numbers.setdefault(folder, number)
+        return known != number
+
+    def confirm(self, name: str, path: str, deadline: Deadline, doing: str = "looking for") -> None:
+        """Raise ``StorageUnavailable`` if ``has_moved``."""
         try:
-            found = self.look(path or self.path(name), deadline)
+            has_moved = self.has_moved(path, deadline)
+        except (Refused, Lost) as error:
+            self.fail(error, name, doing)
+        if has_moved:
+            raise self.moved(name, path, doing)
+
+    def hold(self, name: str, path: str, deadline: Deadline) -> None:
+        """From now on the container's folder is known: asks only for its first name."""
+        if self.container(path) not in self._numbers:
+            self.confirm(name, path, deadline)
+
+    def moved(self, name: str, path: str, doing: str) -> StorageUnavailable:
+        return StorageUnavailable(
+            f"{doing} {name!r}: {self.container(path) or '/'} or its {TEMPORARY_FOLDER} is no longer there (renamed, removed or "
+            "replaced while it was in use). Nothing was changed; open the root at its new place, or put it back",
+            object=name,
+        )
+
+    def status(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any] | None:
+        """What the name node says of a chunk (of what is at ``path``, if given); None if there is none, or a folder.
+
+        Raises ``StorageUnavailable`` where its container's folder was removed or replaced (not asked where ``path`` is given).
+        """
+        place = path or self.path(name)
+        try:
+            found = self.look(place, deadline)
         except (Refused, Lost) as error:
             self.fail(error, name, "looking for")
-        if found is None or found.get("type") == "DIRECTORY":
+        is_file = found is not None and found.get("type") != "DIRECTORY"
+        if not path:
+            (self.hold if is_file else self.confirm)(name, place, deadline)
+        if found is None or not is_file:
             return None
         if found.get("type") != "FILE" or not _is_size(found.get("length")):
             # Taken for an absent one, it would be written anew, or be called damaged.
@@ -95,6 +147,8 @@ class Files:
         Raises ``Refused``, ``Lost``.
         """
         status: dict[str, Any] = {}
+        if TEMPORARY_FOLDER in prefix.split("/")[:-1][:2]:
+            return
 
         def names_in(folder: str) -> Iterator[str]:
             nonlocal status
@@ -105,10 +159,17 @@ class Files:
                 entries = in_order(fetch, begin_after(folder, prefix, after))
             for entry in entries:
                 name, status = entry
-                yield name
+                if name != TEMPORARY_FOLDER + "/" or folder.count("/") > 1:
+                    yield name
 
         for name in walk_names(names_in, prefix=prefix, after=after):
             yield name, status
+
+    def confirm_listing(self, prefix: str, deadline: Deadline) -> None:
+        """As ``confirm``, of the container whose names were listed, where ``prefix`` names one."""
+        first, slash, _ = prefix.partition("/")
+        if slash and first not in ("", ".", "..") and "\0" not in first and utf8_bytes(first) > 0:
+            self.confirm(prefix, f"{self.root}/{first if self._plain else escape(first)}/", deadline, "listing")
 
     def _page(self, folder: str, following: str) -> Page:
         """The statuses in a folder ("" or ending in a slash) after an escaped name; none where there is no such folder."""
@@ -146,11 +207,13 @@ class Files:
 
     def closed_length(self, name: str, deadline: Deadline) -> int | None:
         """The chunk's length in bytes, or None while it is being written, or if its writer died. Raises ``ChunkNotFound``."""
+        path = self.path(name)
         try:
             # One byte is asked for: the whole file's length comes with it, and not the list of all its blocks.
-            answer = self._rest.question("GET", self.path(name), "GET_BLOCK_LOCATIONS", deadline, offset=0, length=1)
+            answer = self._rest.question("GET", path, "GET_BLOCK_LOCATIONS", deadline, offset=0, length=1)
         except Refused as refused:
             if is_absent(refused):
+                self.confirm(name, path, deadline)
                 raise ChunkNotFound(name) from refused
             self.fail(refused, name, "looking for")
         except Lost as lost:

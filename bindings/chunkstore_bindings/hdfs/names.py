@@ -9,6 +9,8 @@ are not listed.
 
 In a bucket a key is the path itself (``plain``), whoever made it; its listings sort each folder.
 
+Temporaries are in a hidden folder directly below a container's folder, and below the root.
+
 Leaves out: what the name node says of them (``files``).
 """
 
@@ -55,7 +57,7 @@ def unescape(text: str) -> str | None:
 
 def to_path(root: str, name: str, *, plain: bool = False) -> str:
     """The HDFS path of chunk ``name`` under ``root`` ("" or beginning with a slash). Raises ``InvalidArgument``."""
-    if name.partition("/")[0] == TEMPORARY_FOLDER:
+    if TEMPORARY_FOLDER in name.split("/", 2)[:2]:
         raise InvalidArgument(f"{TEMPORARY_FOLDER!r} holds temporaries; choose another name", argument="name")
     if utf8_bytes(name) < 0:
         raise InvalidArgument(f"chunk name {name!r} is not valid UTF-8", argument="name")

@@ -15,7 +15,7 @@ from chunkstore.errors import InvalidArgument, StorageUnavailable
 
 __all__ = ["OPTIONS", "HdfsRoot", "TokenFile", "parse_root"]
 
-OPTIONS = ("block_size_bytes", "concat", "replication", "tls", "token_file", "user")
+OPTIONS = ("block_size_bytes", "concat", "guard", "replication", "tls", "token_file", "user")
 _PORT = 9870
 _TLS_PORT = 9871
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}\Z|[0-9a-fA-F:.]+(%[A-Za-z0-9._-]+)?\Z")
@@ -31,7 +31,8 @@ class HdfsRoot:
 
     Attributes: ``base_url``: the name node's HTTP address; ``path``: the folder, "" for the root of the file system;
     ``url``: the root without options; ``user``, ``token_file``: who asks; ``concat_consumes``: whether a concat may take its sources
-    away; ``file_parameters``: of every CREATE, where the root chooses ``replication`` and ``block_size_bytes``.
+    away; ``guarded``: whether containers are known by the numbers of their folders; ``file_parameters``: of every CREATE, where the
+    root chooses ``replication`` and ``block_size_bytes``.
     """
 
     base_url: str
@@ -40,6 +41,7 @@ class HdfsRoot:
     user: str | None = None
     token_file: str | None = None
     concat_consumes: bool = False
+    guarded: bool = True
     file_parameters: dict[str, object] = field(default_factory=dict)
 
 
@@ -85,6 +87,7 @@ def parse_root(root_url: str) -> HdfsRoot:
         user=_user(options),
         token_file=options.get("token_file"),
         concat_consumes=_choice(options, "concat", ("copy", "consume")) == "consume",
+        guarded=_choice(options, "guard", ("number", "none")) == "number",
         file_parameters={name: value for name, value in chosen.items() if value is not None},
     )
 

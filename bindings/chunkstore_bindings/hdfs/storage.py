@@ -8,9 +8,10 @@ Promises
   deletes replicas that are read in the moment when a data node re-opens or closes them (docs/guide-storages.md).
 * A read that comes back short is the end only if the file's length agrees; otherwise it is read again until the deadline.
 * Every operation ends within ``deadline_s``; each request within its share of it.
-* ``identity`` tells a file from a copy in its place; a folder that was removed under its owner is not made anew (``atomic``).
+* ``identity`` tells a file from a copy in its place; a container's folder that was removed under its owner is not made anew, and
+  no name in it is absent (``files``).
 
-Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries are in ``<root>/.chunkstore-tmp`` and are never listed.
+Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c`` (``names``); temporaries are in ``<root>/a/.chunkstore-tmp`` and are never listed.
 A name cannot be a chunk and a folder at once. Empty folders stay.
 
 Leaves out: high availability (a root names one name node), Kerberos, HttpFS and other gateways: they may work and are not
@@ -90,7 +91,9 @@ class HdfsChunkStorage(TreeStorage):
             # A third, so that a server that went silent leaves time to ask what became of the request.
             answer_s=min(20.0, self._deadline_s / 3),
         )
-        self._files = Files(self._rest, self._root.path, plain=plain_names)
+        self._files = Files(
+            self._rest, self._root.path, plain=plain_names, guarded=self._root.guarded and not plain_names
+        )
         self._atomic = AtomicCreates(self._rest, self._files, self._root.file_parameters)
         self._capabilities = Capabilities(
             append=False,
@@ -134,14 +137,17 @@ class HdfsChunkStorage(TreeStorage):
         return _info(name, self._files.must_have(name, self._deadline()))
 
     def do_identity(self, name: str) -> bytes:
-        return b"%d" % self._files.must_have(name, self._deadline())["fileId"]
+        # Of this very name, whatever folder it is in by now.
+        return b"%d" % self._files.must_have(name, self._deadline(), self._files.path(name))["fileId"]
 
     def do_open(self, name: str) -> bool:
         return is_writable(self._files.must_have(name, self._deadline()))
 
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         with until(runtime.monotonic_s() + self._deadline_s):
-            return super().do_list(prefix, after, limit)
+            page = super().do_list(prefix, after, limit)
+            self._files.confirm_listing(prefix, self._deadline())
+            return page
 
     def walk(self, prefix: str, after: str | None) -> Iterator[ChunkInfo]:
         try:
@@ -205,6 +211,7 @@ class HdfsChunkStorage(TreeStorage):
         if length <= 0:
             self._files.must_have(name, deadline)
             return 0
+        self._files.hold(name, path, deadline)
         with self._files.waiting(name, "reading", deadline) as met:
             return self._read_until(name, path, offset, length, take, deadline, met)
 
@@ -239,6 +246,7 @@ class HdfsChunkStorage(TreeStorage):
             except Refused as refused:
                 error = refused
                 if is_absent(refused):
+                    self._files.confirm(name, path, deadline, "reading")
                     raise ChunkNotFound(name) from refused
                 # At or beyond the end is an error here; and so is a block whose length is not known yet, because the data
                 # node that added to it has died: its lease has to end first.
