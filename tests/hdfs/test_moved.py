@@ -17,7 +17,7 @@ import chunkstore
 from chunkstore.config import Settings, Tuning
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable
-from chunkstore.storage import ChunkHandle
+from chunkstore.storage import ChunkHandle, ChunkRange, ConcatArgument
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from tests.faults.ground import FULL_RUN
 from tests.hdfs.moving import WAYS, Tree
@@ -139,12 +139,19 @@ def test_a_folder_that_is_gone_is_an_error_and_no_absence(tree: Tree, home: str)
         storage.create("c/b", b"x")
     # A copy in its place is another folder: nothing is absent there.
     copy = storage_of(tree, home)
+    copy.create("c/y", b"copy")
     copy.create("c/z", b"copy")
     copy.close()
-    for call in asking + writing:
+    changing: list[Callable[[], object]] = [
+        lambda: storage.delete("c/z"),
+        lambda: storage.set_read_only(ChunkHandle("c/z", True), read_only=True),
+        lambda: storage.compose("c/x", [ChunkRange("c/z", 0, 1)]),
+        lambda: storage.concat([ConcatArgument("c/z", 4), ConcatArgument("c/y", 4)]),
+    ]
+    for call in asking + writing + changing:
         with pytest.raises(StorageUnavailable):
             call()
-    assert tree.files(home) == [f"{home}/c/z"]
+    assert tree.files(home) == [f"{home}/c/y", f"{home}/c/z"]
     storage.close()
 
 

@@ -299,8 +299,11 @@ class HdfsChunkStorage(TreeStorage):
     def _change(
         self, name: str, method: str, op: str, deadline: Deadline, doing: str, **params: object
     ) -> dict[str, Any]:
+        path = self._files.path(name)
+        # What a copy in the folder's place holds is not ours to change: it may be in use there.
+        self._files.confirm(name, path, deadline, doing)
         try:
-            return self._rest.command(method, self._files.path(name), op, deadline, **params)
+            return self._rest.command(method, path, op, deadline, **params)
         except (Refused, Lost) as error:
             self._files.fail(error, name, doing)
 
@@ -377,8 +380,9 @@ class HdfsChunkStorage(TreeStorage):
         alike = len({status.get("blockSize") for status in statuses}) == 1
         if not (sources and whole and together and different and alike):
             return False
+        paths = ",".join(map(self._files.path, sources))
+        self._files.confirm(target, self._files.path(target), deadline, "joining")
         try:
-            paths = ",".join(map(self._files.path, sources))
             self._rest.command("POST", self._files.path(target), "CONCAT", deadline, sources=paths)
         except Refused as refused:
             if refused.kind in ("HadoopIllegalArgumentException", "IllegalArgumentException"):
