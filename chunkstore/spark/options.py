@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from chunkstore.config import GIB, MIB, Settings
 from chunkstore.errors import InvalidArgument, Unsupported
@@ -103,8 +103,8 @@ class ReadOptions:
         return self.topic is not None or self.topics_pattern is not None
 
     @property
-    def known_columns(self) -> Mapping[str, str]:
-        """Every column that this read can have, with its Spark type."""
+    def known_columns(self) -> Mapping[str, Any]:
+        """Every column that this read can have, with its Arrow type."""
         if self.metadata is not None:
             return TABLES[self.metadata].columns
         return {**LEDGER_COLUMNS, **LEDGER_EXTRAS} if self.reads_topics else {**SEGMENT_COLUMNS, **SEGMENT_EXTRAS}

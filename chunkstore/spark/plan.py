@@ -40,7 +40,6 @@ __all__ = [
     "chosen_segments",
     "chosen_topics",
     "is_chosen",
-    "is_chosen_topic",
     "plan_parts",
     "plan_ranges",
     "plan_read",
@@ -108,21 +107,10 @@ def _ledger_run(replica: Replica, view: MetadataView, part: LedgerRange, blocks:
 def _tasks(
     replica: Replica, options: ReadOptions, groups: Sequence[Sequence[SegmentRun | LedgerRun]]
 ) -> list[ReadTask]:
-    times: dict[str, ChunkTimes] = {}
     if "timestamp" in options.columns:
-        names = {run.segment for group in groups for run in group}
-        times = {name: _chunk_times(replica, name) for name in names}
-    return [
-        ReadTask(
-            options.path,
-            options.container,
-            replica.lsn,
-            tuple(group),
-            replica.uuid,
-            tuple(times[run.segment].between(*_extent(run)) for run in group) if times else (),
-        )
-        for group in groups
-    ]
+        times = {name: _chunk_times(replica, name) for name in {run.segment for group in groups for run in group}}
+        groups = [[run._replace(times=times[run.segment].between(*_extent(run))) for run in group] for group in groups]
+    return [ReadTask(options.path, options.container, replica.lsn, tuple(group), replica.uuid) for group in groups]
 
 
 def _extent(run: SegmentRun | LedgerRun) -> tuple[int, int]:
@@ -142,7 +130,7 @@ def _chunk_times(replica: Replica, name: str) -> ChunkTimes:
 
     pairs = read_view(replica, found) or [(0, 0)]
     offsets, times_ms = zip(*pairs, strict=True)
-    return ChunkTimes(name, offsets, times_ms)
+    return ChunkTimes(offsets, times_ms)
 
 
 def _plan_bytes(replica: Replica, options: ReadOptions, ranges: Sequence[Range], *, repeatable: bool) -> list[ReadTask]:
@@ -230,29 +218,18 @@ class Range(NamedTuple):
 
 
 def is_chosen(options: ReadOptions, name: str) -> bool:
-    """Whether a read is about a segment of this name."""
-    if options.segments_pattern is None:
-        return name in options.segments
-    return re.fullmatch(options.segments_pattern, name) is not None
+    """Whether a read is about a segment, or a topic, of this name."""
+    pattern = options.topics_pattern if options.reads_topics else options.segments_pattern
+    if pattern is not None:
+        return re.fullmatch(pattern, name) is not None
+    return name == options.topic if options.reads_topics else name in options.segments
 
 
 def chosen_segments(replica: ReadableContainer, options: ReadOptions) -> dict[str, SegmentInfo]:
     """The segments that are there. Raises as ``ReadableContainer.segments``."""
     if options.segments_pattern is not None:
-        matches = re.compile(options.segments_pattern).fullmatch
-        return {info.name: info for info in replica.segments() if matches(info.name)}
-    found: dict[str, SegmentInfo] = {}
-    for name in options.segments:
-        if replica.exists(name):
-            found[name] = replica.info(name)
-    return found
-
-
-def is_chosen_topic(options: ReadOptions, topic: str) -> bool:
-    """Whether a read is about this topic."""
-    if options.topics_pattern is None:
-        return topic == options.topic
-    return re.fullmatch(options.topics_pattern, topic) is not None
+        return {info.name: info for info in replica.segments() if is_chosen(options, info.name)}
+    return {name: replica.info(name) for name in options.segments if replica.exists(name)}
 
 
 def chosen_topics(replica: Replica, options: ReadOptions) -> list[str]:
@@ -261,8 +238,7 @@ def chosen_topics(replica: Replica, options: ReadOptions) -> list[str]:
         return [options.topic] if options.topic is not None else []
     from chunkstore.pulsar.contexts import iter_topics  # raw segments need no codec
 
-    matches = re.compile(options.topics_pattern).fullmatch
-    return [topic for topic in iter_topics(replica) if matches(topic)]
+    return [topic for topic in iter_topics(replica) if is_chosen(options, topic)]
 
 
 def chosen_ranges(replica: Replica, options: ReadOptions) -> list[Range]:

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 PARTITION_BYTES: Final = 128 * MIB
-"""Bytes of a partition unless chunks are longer: a task costs tens of milliseconds whatever it does."""
+"""Bytes of a partition, about: a task costs tens of milliseconds whatever it does."""
 ROW_BYTES: Final = 1 * MIB
 """The longest row of a raw segment."""
 _ID_BYTES: Final = 8
@@ -64,12 +64,30 @@ class Cut(NamedTuple):
     joined: bool
 
 
+class ChunkTimes(NamedTuple):
+    """By where chunks begin in a segment, ascending, when they were begun, in milliseconds since 1970. Only for column ``timestamp``."""
+
+    offsets: tuple[int, ...]
+    times_ms: tuple[int, ...]
+
+    def at(self, offset: int) -> int:
+        """The time of the chunk that holds this byte, in microseconds since 1970."""
+        return self.times_ms[max(0, bisect_right(self.offsets, offset) - 1)] * 1000
+
+    def between(self, start: int, stop: int) -> ChunkTimes:
+        """Those of bytes ``[start, stop)`` alone."""
+        low = max(0, bisect_right(self.offsets, start) - 1)
+        high = max(low + 1, bisect_right(self.offsets, stop - 1))
+        return ChunkTimes(self.offsets[low:high], self.times_ms[low:high])
+
+
 class SegmentRun(NamedTuple):
     """Consecutive bytes of a raw segment. ``cut`` None: rows are pieces of chunks, cut at multiples of ``ROW_BYTES`` of the chunk."""
 
     segment: str
     pieces: tuple[Piece, ...]
     cut: Cut | None = None
+    times: ChunkTimes | None = None
 
 
 class LedgerRun(NamedTuple):
@@ -85,6 +103,7 @@ class LedgerRun(NamedTuple):
     segment: str
     blocks: tuple[Block, ...]
     pieces: tuple[Piece, ...]
+    times: ChunkTimes | None = None
 
 
 class ReadTask(NamedTuple):
@@ -96,8 +115,6 @@ class ReadTask(NamedTuple):
     runs: tuple[SegmentRun | LedgerRun, ...]
     uuid: bytes = b""
     """The container's: what is under ``root`` on the task's machine must be the same one."""
-    times: tuple[ChunkTimes, ...] = ()
-    """Of the segments of these runs, if column ``timestamp`` is wanted."""
 
 
 def partition_count(size_bytes: int, least: int) -> int:
@@ -155,21 +172,3 @@ def _ids(part: LedgerRange, least: int) -> Iterator[LedgerRange]:
     step = max(1, min(_IDS, -(-(last - first + 1) // least)))
     for low in range(first, last + 1, step):
         yield part._replace(first_entry=low, last_entry=min(last, low + step - 1))
-
-
-class ChunkTimes(NamedTuple):
-    """By where chunks begin in a segment, ascending, when they were begun, in milliseconds since 1970. Plain data."""
-
-    segment: str
-    offsets: tuple[int, ...]
-    times_ms: tuple[int, ...]
-
-    def at(self, offset: int) -> int:
-        """The time of the chunk that holds this byte, in microseconds since 1970."""
-        return self.times_ms[max(0, bisect_right(self.offsets, offset) - 1)] * 1000
-
-    def between(self, start: int, stop: int) -> ChunkTimes:
-        """Those of bytes ``[start, stop)`` alone."""
-        low = max(0, bisect_right(self.offsets, start) - 1)
-        high = max(low + 1, bisect_right(self.offsets, stop - 1))
-        return ChunkTimes(self.segment, self.offsets[low:high], self.times_ms[low:high])

@@ -7,7 +7,7 @@ from chunkstore.engine.replica import Replica
 from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
 from chunkstore.pulsar.contexts import Context, iter_contexts
 from chunkstore.spark.options import LATEST, ReadOptions
-from chunkstore.spark.plan import chosen_topics, is_chosen_topic, plan_parts
+from chunkstore.spark.plan import chosen_topics, is_chosen, plan_parts
 from chunkstore.spark.positions import Reached, Shares, StreamOffset, lose
 from chunkstore.spark.runs import ReadTask
 
@@ -56,7 +56,7 @@ class TopicFollower:
         for topic, before in start.reached.items():
             if topic in there:
                 continue
-            if not is_chosen_topic(self._options, topic):
+            if not is_chosen(self._options, topic):
                 found[topic] = before._replace(begin=None)  # a caller that chooses it again goes on there
             elif not before.done:
                 lost += self._lose(topic, 1)
@@ -78,7 +78,7 @@ class TopicFollower:
             if held is not None or end > TopicPosition(0, 0):  # else it has nothing yet
                 lost += self._lose(topic, _missing(contexts, begin.sequence + 1, end.sequence))
                 follows = held is not None and begin == held.at
-                found[topic] = _reached(contexts, end)._replace(begin=None if follows else (*begin,))
+                found[topic] = _reached(contexts, end)._replace(begin=None if follows else begin)
         return start._replace(reached=found, lost_segments=lost)
 
     def tasks(self, replica: Replica, first: StreamOffset, last: StreamOffset) -> list[ReadTask]:
@@ -176,5 +176,5 @@ def _reached(contexts: list[Context], end: TopicPosition) -> Reached:
     for context in contexts:
         if context.sequence == end.sequence:
             done = context.complete and end.offset == context.data_length
-            return Reached(context.uuid.hex(), (*end,), done)
-    return Reached("", (*end,))
+            return Reached(context.uuid.hex(), end, done)
+    return Reached("", end)

@@ -11,7 +11,7 @@ import chunkstore
 from chunkstore.errors import InvalidArgument
 from chunkstore.spark import map_batches
 from chunkstore.spark.errors import original_error
-from chunkstore.spark.stream_source import HAS_LIMITS
+from chunkstore.spark.stream import HAS_LIMITS
 from tests.support.spark import missing
 from tests.support.spark_ground import Ground, ground, store
 

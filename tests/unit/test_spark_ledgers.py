@@ -19,7 +19,7 @@ from chunkstore.spark.runs import LedgerRun, ReadTask
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
 
 from chunkstore.pulsar import OffloadWriter
-from chunkstore.spark.batches import Column, read_task
+from chunkstore.spark.batches import read_task
 
 TOPIC = "tenant/ns/persistent/orders"
 COLUMNS = ("topic", "ledger", "entry", "payload")
@@ -79,7 +79,7 @@ class Ground:
 def read(tasks: Sequence[ReadTask], columns: Sequence[str] = COLUMNS) -> list[Any]:
     rows: list[Any] = []
     for task in tasks:
-        for batch in read_task(task, [Column(name) for name in columns]):
+        for batch in read_task(task, [(name, True) for name in columns]):
             batch.validate(full=True)
             assert batch.nbytes < 3 * MIB
             assert batch.schema.names == list(columns)

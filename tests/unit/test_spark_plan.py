@@ -24,12 +24,12 @@ from tests.support.spark_ground import MIB, Ground, filled, flip
 
 def read_rows(tasks: Sequence[ReadTask]) -> list[tuple[str, int, bytes]]:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
-    from chunkstore.spark.batches import Column, read_task
+    from chunkstore.spark.batches import read_task
 
     rows: list[tuple[str, int, bytes]] = []
     for task in tasks:
         arrived = pickle.loads(pickle.dumps(task))
-        for batch in read_task(arrived, [Column("segment"), Column("offset"), Column("value")]):
+        for batch in read_task(arrived, [("segment", True), ("offset", True), ("value", True)]):
             batch.validate(full=True)
             assert batch.nbytes < 2 * MIB
             rows += [(row["segment"], row["offset"], row["value"]) for row in batch.to_pylist()]

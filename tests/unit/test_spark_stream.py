@@ -142,7 +142,7 @@ def test_truncated_data_is_an_error_or_a_counted_gap(ground: Ground, store: Stor
 def test_available_now_is_what_was_there(ground: Ground, store: Store) -> None:
     filled(store, "a1", 30, 10)
     stream = Stream(ground.url, segmentsPattern="a.", startingOffsets="earliest")
-    stream.planner.freeze()
+    stream.planner.prepareForTriggerAvailableNow()
     store.append("a1", b"later")
     filled(store, "a2", 5, 5)
     stream.drain(size_bytes=7)

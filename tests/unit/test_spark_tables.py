@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class Tables(Ground):
         with chunkstore.open_replica(
             self.url, settings=self.settings, at_lsn=options.as_of_lsn, at_time=options.as_of_ms
         ) as replica:
-            return plan_table(replica, options, columns or options.columns)
+            return plan_table(replica, replace(options, columns=tuple(columns) or options.columns))
 
     def rows(self, table: str, columns: Sequence[str] = (), **given: str) -> list[dict[str, Any]]:
         wanted = [(name, True) for name in columns or TABLES[table].columns]

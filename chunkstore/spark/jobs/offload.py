@@ -17,11 +17,10 @@ from chunkstore.config import MIB
 from chunkstore.engine.owner import Owner, end_session
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
 from chunkstore.registry import Root, root_url
-from chunkstore.spark.chunks_out import Offloaded, Output, WritePlan, write_task
-from chunkstore.spark.committing import Job, commit, done_so_far, session_of
+from chunkstore.spark.chunks_out import Content, Offloaded, Output, WritePlan, write_task
+from chunkstore.spark.committing import NOTHING, Job, Version, commit, done_so_far, session_of, something_else
 from chunkstore.spark.jobs.running import OnSpark
 from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
-from chunkstore.spark.once import NOTHING, Content, Version, something_else
 from chunkstore.spark.owners import OwnerClient
 from chunkstore.spark.runs import share
 from chunkstore.spark.write_options import Columns, parse_write_options

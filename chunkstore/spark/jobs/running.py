@@ -118,7 +118,7 @@ def _called(
         import pyarrow as pa
         from pyspark import TaskContext
 
-        from chunkstore.spark.tasks import settle_process
+        from chunkstore.spark.batches import settle_process
 
         settle_process()
         context = TaskContext.get()
