@@ -17,12 +17,12 @@ from chunkstore.spark.runs import ROW_BYTES, Cut
 __all__ = [
     "NEWLINE",
     "Rows",
-    "first_line_end",
     "fixed_rows",
     "line_end_before",
     "line_rows",
     "line_too_long",
     "offsets_of_rows",
+    "pass_lines",
 ]
 
 
@@ -122,13 +122,22 @@ def line_end_before(replica: ReadableContainer, segment: SegmentHandle, low: int
     return None
 
 
-def first_line_end(replica: ReadableContainer, segment: SegmentHandle, low: int, high: int) -> int | None:
-    """The lowest offset in ``(low, high]`` that has a newline in front of it. Raises as ``read``."""
-    step = _STEP_BYTES
-    while low < high:
+def pass_lines(
+    replica: ReadableContainer, segment: SegmentHandle, low: int, high: int, count: int, limit: int
+) -> tuple[int, int]:
+    """The end of the first ``count`` lines that end in ``(low, high]``, and how many these are; ``low`` and 0 if none.
+
+    Stops early at a line of more than ``limit`` bytes. Raises as ``read``.
+    """
+    end, passed, step = low, 0, _STEP_BYTES
+    while low < high and passed < count and low - end <= limit:
         data = replica.read(segment, low, min(step, high - low))
-        at = data.find(NEWLINE)
-        if at >= 0:
-            return low + at + 1
+        wanted = count - passed
+        there = data.count(NEWLINE)
+        at = data.rfind(NEWLINE)
+        if there > wanted:
+            there, at = wanted, sum(map(len, data.split(NEWLINE, wanted)[:wanted])) + wanted - 1
+        if there:
+            end, passed = low + at + 1, passed + there
         low, step = low + len(data), min(_STEP_BYTES_MAX, step * 4)
-    return None
+    return end, passed

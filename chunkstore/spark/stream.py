@@ -18,7 +18,7 @@ from chunkstore.following import open_replica
 from chunkstore.spark.batches import read_partition
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.positions import StreamOffset
+from chunkstore.spark.positions import Limit, StreamOffset
 from chunkstore.spark.stream_segments import SegmentFollower
 from chunkstore.spark.stream_topics import TopicFollower
 
@@ -30,6 +30,7 @@ try:
         ReadAllAvailable,
         ReadLimit,
         ReadMaxBytes,
+        ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
 except ImportError:  # before 4.2
@@ -74,10 +75,12 @@ class StreamReader(DataSourceStreamReader):
         Before Spark 4.2 there are no arguments. Raises ``Conflict`` (another container), ``RolledBack``, ``SegmentTruncated`` and
         ``SegmentNotFound`` (data loss), ``InvalidArgument`` (a line is too long), and as ``Replica.refresh``.
         """
-        if limit is None or isinstance(limit, ReadAllAvailable):
-            size_bytes = None  # what Spark asks for goes before the options: all that is there is all
-        else:
-            size_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.trigger_bytes
+        most = Limit()  # what Spark asks for goes before the options: all that is there is all
+        if limit is not None and not isinstance(limit, ReadAllAvailable):
+            most = Limit(
+                limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.trigger_bytes,
+                limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.trigger_rows,
+            )
         with self._working() as replica:
             replica.refresh()
             before = self._latest if start is None else self._decoded(replica, start)
@@ -86,7 +89,7 @@ class StreamReader(DataSourceStreamReader):
             same = before.to_json()
             if self._quiet != (replica.lsn, same):
                 quiet_lsn = replica.lsn
-                end = self._follower.advance(replica, before, size_bytes)
+                end = self._follower.advance(replica, before, most)
                 if not before.lsn or end.positions != before.positions:
                     first = end.beginning_at(before) if same == self._initial else end
                     self._latest = _stamped(first, replica)
@@ -158,9 +161,11 @@ if HAS_LIMITS:
         """With what Spark 4.2 brought."""
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            """The limit of the options."""
-            size_bytes = self._options.trigger_bytes
-            return ReadAllAvailable() if size_bytes is None else ReadMaxBytes(size_bytes)
+            """The limit of the options; with both, ``latestOffset`` heeds the other one, too."""
+            size_bytes, rows = self._options.trigger_bytes, self._options.trigger_rows
+            if size_bytes is not None:
+                return ReadMaxBytes(size_bytes)
+            return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
         def reportLatestOffset(self) -> dict[str, Any]:
             """What is there, for the progress report: what a batch without limits would reach. Raises as ``latestOffset``."""
@@ -180,6 +185,8 @@ def stream_reader(options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> 
     with annotated(container=options.container):
         if HAS_LIMITS:
             return LimitedStreamReader(options, columns)
-        if options.trigger_bytes is not None:
-            raise Unsupported("option 'maxBytesPerTrigger' needs Spark 4.2 or newer", feature="maxBytesPerTrigger")
+        asked = {"maxBytesPerTrigger": options.trigger_bytes, "maxOffsetsPerTrigger": options.trigger_rows}
+        for name, value in asked.items():
+            if value is not None:
+                raise Unsupported(f"option {name!r} needs Spark 4.2 or newer", feature=name)
         return StreamReader(options, columns)

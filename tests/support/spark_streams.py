@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql.streaming.datasource import ReadMaxBytes
+from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 
 from chunkstore.spark.batches import read_task
 from chunkstore.spark.options import parse_options
@@ -54,10 +54,15 @@ class Stream:
         if not self.log:
             self.log.append(json.dumps(self.planner.initialOffset()))
 
-    def step(self, size_bytes: int | None = None) -> list[Row]:
-        """One micro-batch; no rows where there is nothing new."""
+    def step(self, size_bytes: int | None = None, rows: int | None = None) -> list[Row]:
+        """One micro-batch, limited by the options unless a limit is given; no rows where there is nothing new."""
         start = json.loads(self.log[-1])
-        end = self.planner.latestOffset(start, None if size_bytes is None else ReadMaxBytes(size_bytes))
+        limit = self.planner.getDefaultReadLimit()
+        if size_bytes is not None:
+            limit = ReadMaxBytes(size_bytes)
+        elif rows is not None:
+            limit = ReadMaxRows(rows)
+        end = self.planner.latestOffset(start, limit)
         if json.dumps(end) == self.log[-1]:
             return []
         self.log.append(json.dumps(end))
@@ -71,8 +76,8 @@ class Stream:
         partitions = self.planner.partitions(start, json.loads(self.log[at]))
         return rows_of([partition.value for partition in partitions], self.options.columns)
 
-    def drain(self, size_bytes: int | None = None) -> None:
-        while self.step(size_bytes):
+    def drain(self, size_bytes: int | None = None, rows: int | None = None) -> None:
+        while self.step(size_bytes, rows):
             pass
 
     def replay(self) -> None:
