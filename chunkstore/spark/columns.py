@@ -48,6 +48,23 @@ LEDGER_COLUMNS: Final = _columns("topic STRING, ledger LONG, entry LONG, payload
 """The columns of offloaded ledgers, in order."""
 LEDGER_EXTRAS: Final = _columns("value BINARY, offset LONG, partition INT, timestamp TIMESTAMP")
 """Those that come only if asked for: payload, entry, from the topic's name, and the time at which the chunk of the block was begun."""
+_CHUNKS_TIME = "the time is always that of the chunk"
+_NOT_DECODED = "an entry holds the broker's bytes, one message or a batch, which are not decoded here"
+_ABSENT: Final = {
+    "raw segments": (
+        {*SEGMENT_COLUMNS, *SEGMENT_EXTRAS},
+        {
+            "key": "a segment is a sequence of bytes, whose records have no keys",
+            "headers": "a segment is a sequence of bytes, whose records have no headers",
+            "timestampType": _CHUNKS_TIME,
+        },
+    ),
+    "ledgers": (
+        {*LEDGER_COLUMNS, *LEDGER_EXTRAS},
+        {"key": _NOT_DECODED, "headers": _NOT_DECODED, "timestampType": _CHUNKS_TIME},
+    ),
+}
+"""By what is read: all of its columns; and those of Kafka that are not there, and why."""
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
 _PARTITION_MAX: Final = (1 << 31) - 1
 
@@ -69,8 +86,13 @@ def unknown_name(what: str, given: str, names: Iterable[str]) -> str:
 
 
 def no_column(name: str, known: Iterable[str], argument: str) -> InvalidArgument:
-    """The error of a column that is not there."""
-    return InvalidArgument(unknown_name("column", name, known), argument=argument)
+    """The error of a column that is not there, with the reason where Kafka has it."""
+    names = list(known)
+    for kind, (columns, reasons) in _ABSENT.items():
+        if name in reasons and columns.issuperset(names):
+            text = f"{kind} have no column {name!r}: {reasons[name]}; the columns are {', '.join(names)}"
+            return InvalidArgument(text, argument=argument)
+    return InvalidArgument(unknown_name("column", name, names), argument=argument)
 
 
 _PAST: Final = ("lsnAsOf", "timestampAsOf")

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from chunkstore.codec.pulsar.block_index import Block, LedgerRange
 from chunkstore.engine.reading import ReadableContainer, context_of, read_view
 from chunkstore.engine.replica import Replica
-from chunkstore.errors import BadOffset, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
+from chunkstore.errors import BadOffset, Conflict, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.read import find_segment
@@ -44,6 +44,7 @@ __all__ = [
     "plan_ranges",
     "plan_read",
     "position_in",
+    "require_lsn",
     "require_match",
     "require_named",
 ]
@@ -57,10 +58,25 @@ def plan_read(replica: Replica, options: ReadOptions) -> list[ReadTask]:
     """The partitions of a read, in the order of their rows; none where there are no bytes.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` or ``Damaged`` (a ledger's blocks are not in its segment), ``InvalidArgument`` (a
-    pattern without a match), and what the replica raises.
+    pattern without a match), ``Conflict`` (the replica was refreshed meanwhile), and what the replica raises.
     """
-    if not options.reads_topics:
-        return _plan_bytes(replica, options, chosen_ranges(replica, options), repeatable=False)
+    lsn = replica.lsn
+    tasks = _plan_topics(replica, options) if options.reads_topics else _plan_segments(replica, options)
+    require_lsn(replica, lsn)
+    return tasks
+
+
+def require_lsn(replica: Replica, lsn: int) -> None:
+    """Raise ``Conflict`` unless the replica is still where it was: a batch shows one point of history."""
+    if replica.lsn != lsn:
+        raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
+
+
+def _plan_segments(replica: Replica, options: ReadOptions) -> list[ReadTask]:
+    return _plan_bytes(replica, options, chosen_ranges(replica, options), repeatable=False)
+
+
+def _plan_topics(replica: Replica, options: ReadOptions) -> list[ReadTask]:
     from chunkstore import pulsar  # raw segments need no codec
 
     ids_suffice = _IDS_ONLY.issuperset(options.columns)

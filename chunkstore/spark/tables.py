@@ -21,7 +21,7 @@ from chunkstore.records.names import NO_CHUNK
 from chunkstore.records.segments import GarbageRecord, SegmentInfo
 from chunkstore.spark.columns import TABLES, TableTask
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.plan import chosen_segments, chosen_topics, require_named
+from chunkstore.spark.plan import chosen_segments, chosen_topics, require_lsn, require_named
 
 __all__ = ["BATCH_ROWS", "TASK_BYTES", "TASK_ROWS", "plan_table", "table_batches"]
 
@@ -40,16 +40,19 @@ _Row = Sequence[object]
 def plan_table(replica: Replica, options: ReadOptions) -> list[TableTask]:
     """The partitions of the table ``options.metadata``, in the order of its keys; none where it has no row.
 
-    Raises ``SegmentNotFound``, ``LedgerNotFound`` (one that is named), ``ChunkNotFound`` (a collector took a part of the journal
-    that is being read: read again), and what the replica raises.
+    Raises ``SegmentNotFound``, ``LedgerNotFound`` (one that is named), ``Conflict`` (the replica was refreshed meanwhile),
+    ``ChunkNotFound`` (a collector took a part of the journal that is being read: read again), and what the replica raises.
     """
     assert options.metadata is not None
+    lsn = replica.lsn
     known, columns = TABLES[options.metadata].columns, options.columns
     places = [list(known).index(name) for name in columns]
     schema = pa.schema([(name, known[name]) for name in columns])
     found = _ROWS[options.metadata](replica, options)
     wanted = ([_plain(kind, row[place]) for place, kind in zip(places, schema.types, strict=True)] for row in found)
-    return [TableTask(options.metadata, encoded) for encoded in _encoded(wanted, schema)]
+    tasks = [TableTask(options.metadata, encoded) for encoded in _encoded(wanted, schema)]
+    require_lsn(replica, lsn)
+    return tasks
 
 
 def table_batches(task: TableTask, columns: Sequence[tuple[str, bool]]) -> Iterator[pa.RecordBatch]:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from chunkstore.engine.reading import read_view
 from chunkstore.errors import (
     ChunkNotFound,
+    Conflict,
     Damaged,
     InvalidArgument,
     SegmentNotFound,
@@ -106,6 +108,30 @@ def test_a_missing_segment_is_named(ground: Ground) -> None:
     with pytest.raises(SegmentNotFound) as caught:
         ground.plan("a", "b")
     assert caught.value.segment == "b"
+
+
+def test_other_kinds_of_chunks_are_refused(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ground.open() as store:
+        filled(store, "a", 10, 10)
+    with ground.replica() as replica:
+        monkeypatch.setattr("chunkstore.metadata.codec._KINDS", (7,))  # all that this version knows
+        with pytest.raises(Damaged, match="kind"):
+            plan_read(replica, ground.options("a"))
+
+
+def test_a_plan_shows_one_point_of_history(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ground.open() as store, ground.replica() as replica:
+        filled(store, "a", 10, 10)
+        replica.refresh()
+
+        def refreshed(container: Any, call: Any) -> Any:
+            store.append("a", b"x")
+            replica.refresh()
+            return read_view(container, call)
+
+        monkeypatch.setattr("chunkstore.spark.plan.read_view", refreshed)
+        with pytest.raises(Conflict, match="planned from"):
+            plan_read(replica, ground.options("a"))
 
 
 # Damage
