@@ -152,12 +152,12 @@ def _chunk_times(replica: Replica, name: str) -> ChunkTimes:
 def _plan_bytes(replica: Replica, options: ReadOptions, ranges: Sequence[Range], *, repeatable: bool) -> list[ReadTask]:
     """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end.
 
-    Where that makes too few, and rows may be others the next time, they are cut anywhere.
+    Where that makes too few they are cut anywhere, unless rows end at these multiples and are to be the same the next time.
     """
     total = sum(max(0, item.stop - item.start) for item in ranges)
     parts = partition_count(total, options.min_partitions)
     cells = _cells(ranges, max(1, total // (_CELLS * parts * ROW_BYTES)) * ROW_BYTES)
-    if len(cells) < parts and not repeatable:
+    if len(cells) < parts and (options.lines or not repeatable):
         cells = _cells(ranges, max(1, total // parts))
     groups: list[list[tuple[Range, int, int]]] = []
     for begin, end in share([high - low for _, low, high in cells], parts):

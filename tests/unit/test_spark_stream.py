@@ -134,6 +134,18 @@ def test_lines_are_never_torn(ground: Ground, store: Store) -> None:
     assert {row[0] for row in found} == {"a", "b"}, "a line is given out whole, and one of each segment"
 
 
+@pytest.mark.parametrize(("framing", "count"), [("lines", 7), ("none", 3)])
+def test_a_batch_has_the_partitions_that_were_asked_for(ground: Ground, store: Store, framing: str, count: int) -> None:
+    store.create("a")
+    store.append("a", b"".join(b"%d\n" % number * 1000 for number in range(1000, 1500)))
+    stream = Stream(ground.url, segments="a", framing=framing, startingOffsets="earliest", minPartitions="7")
+    stream.step()
+    start, end = stream.planner.initialOffset(), stream.planner.latestOffset(None)
+    assert len(stream.planner.partitions(start, end)) == count, "what is no line ends at multiples of a MiB"
+    assert stream.bytes_of("a") if framing == "none" else len(stream.rows[0]) == 500_000
+    stream.replay()
+
+
 # Segments that come and go
 
 
