@@ -277,6 +277,9 @@ class PulsarBucket(BucketObjects):
         with closing(runtime.pool("chunkstore-indexes", _INDEX_READERS)) as pool:
             each = pool.run_all([partial(self._parts, attempt) for attempt in attempts])
         parts = [part for found in each for part in found]
+        for part in parts:
+            if part.error is not None:
+                self._note(f"the index cannot be read: {part.error.message}")
         topics: dict[int | None, set[str]] = {}
         for part in parts:
             topics.setdefault(part.ledger, set()).update({part.topic} - {None})  # type: ignore[arg-type]
@@ -288,19 +291,18 @@ class PulsarBucket(BucketObjects):
                 found.setdefault((name, part.ledger), []).append(part)
         return found
 
-    def _parts(self, attempt: Attempt) -> Iterator[_Part]:
+    def _parts(self, attempt: Attempt) -> list[_Part]:
         assert attempt.data is not None
         facts = self.facts(attempt)
-        if facts.error is not None:
-            self._note(f"the index cannot be read: {facts.error.message}")
         if facts.index is None:
             said = Said(None, None, closed=False)
-            yield _Part(attempt, facts.topic, attempt.ledger, 0, attempt.data.length, said, facts.error)
-            return
+            return [_Part(attempt, facts.topic, attempt.ledger, 0, attempt.data.length, said, facts.error)]
+        parts = []
         for ledger in facts.ledgers(attempt):
             if spans := facts.spans(ledger):
                 size = sum(span.end - span.start for span in spans)
-                yield _Part(attempt, facts.topic, ledger, spans[0].first_entry, size, facts.says(ledger), None)
+                parts.append(_Part(attempt, facts.topic, ledger, spans[0].first_entry, size, facts.says(ledger), None))
+        return parts
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

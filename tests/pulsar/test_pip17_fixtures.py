@@ -29,8 +29,7 @@ def payload(seed: str, ledger: int, entry: int, length: int) -> bytes:
 
 
 def test_all_are_here() -> None:
-    assert len(ALL) == 7
-    assert sum(len(fixture.index.blocks) > 1 for fixture in ALL) == 4
+    assert sorted(len(fixture.index.blocks) > 1 for fixture in ALL) == [False] * 3 + [True] * 4
 
 
 @every
@@ -77,18 +76,6 @@ def test_every_entry(fixture: Fixture, window_bytes: int) -> None:
         Entry(row["ledger"], row["entry"], row["payload"]) for batch in batches for row in batch.to_pylist()
     ] == entries
     assert minimal_read(fixture.data, fixture.index_bytes) == [(entry.entry, entry.payload) for entry in entries]
-
-
-@every
-def test_single_entries(fixture: Fixture) -> None:
-    reader = fixture.reader()
-    [ledger] = reader.ledgers
-    count = fixture.manifest["entries"]
-    wanted = {row[0]: row[2] for row in fixture.manifest["entry_id_len_sha256"]}
-    for entry in {*range(0, count, 1 + count // 40), *range(min(3, count)), count - 1}:
-        [found] = iter_entries(reader, ledger, entry, entry)
-        assert hashlib.sha256(found.payload).hexdigest() == wanted[entry]
-    assert list(iter_entries(reader, ledger, count)) == []
 
 
 @every

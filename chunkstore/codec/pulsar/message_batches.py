@@ -10,21 +10,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from chunkstore.codec.pulsar.message_entries import (
     EntryOpener,
-    MessageSummary,
+    Message,
     Opened,
+    OpenedItems,
     RawEntry,
     Transactions,
     opener_of,
 )
 from chunkstore.codec.pulsar.message_steps import PAD_BYTES, Field, Flags, Ints, Stepped, pairs_of, step
-from chunkstore.codec.pulsar.messages import SINGLE_BYTES_MIN, Message, key_bytes_of, rows_of, signed64
+from chunkstore.codec.pulsar.messages import SINGLE_BYTES_MIN, key_bytes_of, rows_of, signed64
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsupported
 
@@ -91,23 +92,12 @@ if sys.byteorder != "little":
     raise Unsupported("messages in Arrow need a little-endian machine; read them one by one instead", feature="arrow")
 
 
-class MessageBatches(Iterator[pa.RecordBatch]):
-    """Batches with the messages of some entries; ``schema`` has the columns.
-
-    ``summary``: what was left out so far; ``transactions``: how transactions ended, as it was known.
-    """
+class MessageBatches(OpenedItems[pa.RecordBatch]):
+    """Batches with the messages of some entries; ``schema`` has the columns."""
 
     def __init__(self, entries: Iterable[RawEntry], opener: EntryOpener, names: Sequence[str]) -> None:
         self.schema: Any = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
-        self.summary: MessageSummary = opener.summary
-        self.transactions: Transactions = opener.transactions
-        self._batches = _batches(entries, opener, self.schema)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        return next(self._batches)
+        super().__init__(_batches(entries, opener, self.schema), opener)
 
 
 def message_batches(
@@ -296,8 +286,6 @@ class _Columns:
             return make(self)
         if field.name in _FLAGS:
             return pa.array(self._table[_FLAGS[field.name]] > 0)
-        if field.name in _FIXED:
-            return pa.repeat(pa.scalar(_FIXED[field.name], field.type), len(self.owners))
         values = [getattr(item.common, field.name) for item in self._items]
         return pa.array(values, field.type).take(self._owners)
 
@@ -398,7 +386,6 @@ _MAKERS: Final[dict[str, Callable[[_Columns], pa.Array]]] = {
     "payload": _Columns.payload,
 }
 _FLAGS: Final = {"key_b64": Field.KEY_B64, "null_key": Field.NULL_KEY, "null_value": Field.NULL_VALUE}
-_FIXED: Final = {"first_chunk": None, "encrypted": False, "damaged": False, "raw": False}
 
 
 def _hex(values: pa.Array) -> pa.Array:

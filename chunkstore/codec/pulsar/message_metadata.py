@@ -24,6 +24,7 @@ __all__ = [
     "has_checksum",
     "parse_head",
     "parse_single",
+    "single_metadata",
     "txn_of",
 ]
 
@@ -165,6 +166,11 @@ def _parsed(kind: Any, data: bytes) -> Any:
 def parse_single(data: bytes) -> Any:
     """The ``SingleMessageMetadata`` in ``data``. Raises ``ValueError`` where it is none."""
     return _parsed(_SINGLE, data)
+
+
+def single_metadata() -> Any:
+    """A ``SingleMessageMetadata`` that says nothing."""
+    return _SINGLE()
 
 
 def txn_of(metadata: Any) -> TxnId | None:
