@@ -51,7 +51,9 @@ LEDGERS_MAX: Final = 4096
 """Ledgers in one offload segment: a row holds their ranges."""
 
 MAJOR: Final = 1
-MINOR: Final = 0
+MINOR: Final = 2
+STATES: Final = ("", "Assigned", "Offloaded", "Failed")
+"""By the number in a row."""
 DRIVER_PAIRS_MAX: Final = 64
 DRIVER_BYTES_MAX: Final = 8192
 _NUMBER_MAX: Final = (1 << 63) - 1
@@ -96,12 +98,23 @@ class Context(NamedTuple):
     ranges: tuple[EntryRange, ...] = ()
     version: int = 0
     """The row's version (0: not stored yet)."""
+    assigned_ms: int = 0
+    """When it began, ms since 1970 by the clock of that owner: a label."""
     offloaded_ms: int = 0
-    """When it was completed, ms since 1970 by the clock of that owner; 0: not yet."""
+    """When it was completed; 0: not yet."""
+    failures: int = 0
+    """How many attempts to write it failed."""
+    failed: bool = False
+    """Whether the last attempt failed and no other one has begun."""
     begin: tuple[int, int] | None = None
     """Ledger and entry with which a streaming offload began; None: it is ledger-based."""
     driver: tuple[tuple[str, str], ...] = ()
     """Driver metadata, as its streaming offload was given them."""
+
+    @property
+    def status(self) -> str:
+        """``Assigned``, ``Offloaded`` or ``Failed``."""
+        return STATES[2 if self.complete else 3 if self.failed else 1]
 
     @property
     def end(self) -> tuple[int, int] | None:
@@ -121,7 +134,7 @@ class Context(NamedTuple):
     def completed(self, data_length: int, index_length: int, ranges: tuple[EntryRange, ...]) -> Context:
         """What the row says once the offload segment is complete."""
         done = self._replace(complete=True, data_length=data_length, index_length=index_length, ranges=ranges)
-        return done._replace(offloaded_ms=runtime.now_ms())
+        return done._replace(failed=False, offloaded_ms=runtime.now_ms())
 
 
 def check_topic(topic: object) -> str:
@@ -149,7 +162,7 @@ def new_context(topic: str, sequence: int) -> Context:
     uuid = bytearray(runtime.token(16))
     uuid[6] = 0x40 | uuid[6] & 0x0F
     uuid[8] = 0x80 | uuid[8] & 0x3F
-    return Context(topic, sequence, bytes(uuid), complete=False)
+    return Context(topic, sequence, bytes(uuid), complete=False, assigned_ms=runtime.now_ms())
 
 
 def data_segment(topic: str, uuid: bytes) -> str:
@@ -219,20 +232,11 @@ def encode_context(context: Context) -> bytes:
     """The row's value."""
     flat = [number for item in context.ranges for number in item[:3]]
     counts = [item.entries for item in context.ranges]
+    state = STATES.index(context.status)
+    about = (context.assigned_ms, context.offloaded_ms, context.failures, *(context.begin or ()))
     driver = [text for pair in context.driver for text in pair]
     lengths = (context.data_length, context.index_length)
-    row = (
-        MAJOR,
-        MINOR,
-        context.uuid,
-        context.complete,
-        *lengths,
-        context.offloaded_ms,
-        flat,
-        counts,
-        context.begin,
-        driver,
-    )
+    row = (MAJOR, MINOR, context.uuid, state, *lengths, flat, counts, about, driver)
     value: bytes = msgpack.packb(row)
     return value
 
@@ -241,26 +245,25 @@ def decode_context(key: bytes, value: bytes, version: int = 0) -> Context:
     """The context of a row. Raises ``Damaged`` naming the row."""
     try:
         topic, sequence = topic_and_number(key)
-        uuid, complete, *numbers, flat, counts, begin, driver = row_fields(value, 9, 3 * LEDGERS_MAX)
-        if type(uuid) is not bytes or len(uuid) != 16 or type(complete) is not bool:
+        uuid, state, data_length, index_length, *arrays = row_fields(value, 8, 3 * LEDGERS_MAX)
+        flat, counts, about, driver = arrays
+        if type(uuid) is not bytes or len(uuid) != 16 or state not in (1, 2, 3):
             raise ValueError("uuid or state is wrong")
-        if any(type(item) is not tuple for item in (flat, counts, driver)) or len(flat) != 3 * len(counts):
-            raise ValueError("entry ranges, counts or driver metadata are wrong")
-        if begin is not None and (type(begin) is not tuple or len(begin) != 2):
-            raise ValueError("it begins nowhere")
+        if any(type(item) is not tuple for item in arrays) or len(about) not in (3, 5) or len(flat) != 3 * len(counts):
+            raise ValueError("entry ranges, counts, times or driver metadata are wrong")
         if any(type(text) is not str for text in driver):
             raise ValueError("driver metadata are not texts")
-        require_numbers(*numbers, *flat, *counts, *(begin or ()))
+        require_numbers(data_length, index_length, *flat, *counts, *about)
         ranges = tuple(map(EntryRange, flat[::3], flat[1::3], flat[2::3], counts))
         if any(not item.entries <= item.last_entry - item.first_entry + 1 > 0 for item in ranges):
             raise ValueError("an entry range ends before it begins, or has more entries than ids")
         pairs = tuple(zip(driver[::2], driver[1::2], strict=True))
     except (ValueError, TypeError) as error:
         raise damaged_row(NAMESPACE, key, error) from error
-    data_length, index_length, offloaded_ms = numbers
-    return Context(
-        topic, sequence, uuid, complete, data_length, index_length, ranges, version, offloaded_ms, begin, pairs
-    )
+    assigned_ms, offloaded_ms, failures, *begin = about
+    context = Context(topic, sequence, uuid, state == 2, data_length, index_length, ranges, version)
+    context = context._replace(assigned_ms=assigned_ms, offloaded_ms=offloaded_ms, failures=failures)
+    return context._replace(failed=state == 3, begin=tuple(begin) or None, driver=pairs)
 
 
 def iter_contexts(store: Stored, topic: str) -> list[Context]:

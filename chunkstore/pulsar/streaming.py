@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import ClassVar, Final, NamedTuple
 
@@ -19,10 +20,14 @@ from chunkstore.config import KIB, MIB
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, DeadlineExceeded, InvalidArgument, StorageUnavailable
 from chunkstore.pulsar.contexts import (
+    NAMESPACE,
+    Context,
     check_driver,
     check_topic,
     dashed,
+    encode_context,
     iter_contexts,
+    key_of,
     uuid_bytes,
 )
 from chunkstore.pulsar.ledgers import Position
@@ -115,6 +120,8 @@ def streaming_offload(
         raise Conflict(f"open segment {found.data}", expected="streaming", found="ledger-based", remedy=remedy)
     if found is not None and given not in (None, found.uuid):
         raise Conflict(f"open segment of topic {topic!r}", expected=uuid, found=dashed(found.uuid))
+    if found is not None and found.failed:
+        _record(store, found._replace(failed=False))
     writer = OffloadWriter(store, topic, segment_bytes_max=_SEGMENT_BYTES_MAX, block_bytes=chosen.block_bytes)
     return OffloadHandle(store, writer, chosen, given, driver)
 
@@ -301,6 +308,8 @@ class OffloadHandle:
                 error = "Empty" if self._completes else "Suspended"
                 became = OffloadException(writer.topic, self.uuid, error, "ended before it was complete")
         except Exception as cause:  # noqa: BLE001  (handed to the caller through the result)
+            with suppress(ChunkstoreError):
+                self._record_failure()
             text = f"{cause}; make another handle, which resumes it"
             became = OffloadException(writer.topic, self.uuid, type(cause).__name__, text)
             became.__cause__ = cause
@@ -346,3 +355,15 @@ class OffloadHandle:
                     return False
                 self._state.wait(rest_s)
             return self.is_open or bool(self._queue)
+
+    def _record_failure(self) -> None:
+        context = self._writer.open_context
+        uuid = None if context is None else context.uuid
+        for stored in iter_contexts(self._store, self._writer.topic):
+            if stored.uuid == uuid and not stored.complete:
+                _record(self._store, stored._replace(failed=True, failures=stored.failures + 1))
+
+
+def _record(store: ChunkedSegmentStorage, context: Context) -> None:
+    key = key_of(context.topic, context.sequence)
+    store.table(NAMESPACE).put(key, encode_context(context), expected_version=context.version)

@@ -20,11 +20,11 @@ from chunkstore.pulsar.contexts import (
 )
 
 UUID = bytes(range(16))
-GOLDEN_OPEN = "9b0100c410000102030405060708090a0b0c0d0e0fc20000009090c090"
-GOLDEN_COMPLETE = "9b0100c410000102030405060708090a0b0c0d0e0fc3cd138864029307000a9109c090"
-COMPLETE = Context("t", 3, UUID, True, 5000, 100, (EntryRange(7, 0, 10, 9),), offloaded_ms=2)
-GOLDEN_STREAMING = "9b0100c410000102030405060708090a0b0c0d0e0fc200000090909205" + "0492a162a163"
-STREAMING = Context("t", 3, UUID, False, begin=(5, 4), driver=(("b", "c"),))
+GOLDEN_OPEN = "9a0102c410000102030405060708090a0b0c0d0e0f01000090909300000090"
+GOLDEN_COMPLETE = "9a0102c410000102030405060708090a0b0c0d0e0f02cd1388649307000a910993010200" + "90"
+COMPLETE = Context("t", 3, UUID, True, 5000, 100, (EntryRange(7, 0, 10, 9),), assigned_ms=1, offloaded_ms=2)
+GOLDEN_STREAMING = "9a0102c410000102030405060708090a0b0c0d0e0f0300009090950100020504" + "92a162a163"
+STREAMING = Context("t", 3, UUID, False, assigned_ms=1, failures=2, failed=True, begin=(5, 4), driver=(("b", "c"),))
 
 
 def test_golden_bytes() -> None:
@@ -32,6 +32,7 @@ def test_golden_bytes() -> None:
     for context, golden in ((new, GOLDEN_OPEN), (COMPLETE, GOLDEN_COMPLETE), (STREAMING, GOLDEN_STREAMING)):
         assert encode_context(context).hex() == golden
         assert decode_context(key_of("t", 3), bytes.fromhex(golden)) == context
+    assert [item.status for item in (new, COMPLETE, STREAMING)] == ["Assigned", "Offloaded", "Failed"]
     assert (COMPLETE.end, STREAMING.end) == ((7, 10), None)
     assert key_of("t", 258) == b"t\x00\x00\x00\x00\x00\x00\x00\x01\x02"
     assert COMPLETE.data == "offload/t/00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -39,31 +40,29 @@ def test_golden_bytes() -> None:
 
 
 def test_fields_of_a_newer_minor_version_are_passed_over() -> None:
-    row = [1, 3, UUID, True, 5000, 100, 2, [7, 0, 10], [9], None, [], "newer"]
+    row = [1, 3, UUID, 2, 5000, 100, [7, 0, 10], [9], [1, 2, 0], [], "newer"]
     assert decode_context(key_of("t", 3), msgpack.packb(row)) == COMPLETE
 
 
 def row(at: int, value: object) -> list[object]:
-    """A row that is correct but for field ``at``."""
-    good: list[object] = [1, 0, UUID, True, 0, 0, 0, [], [], None, []]
-    return [*good[:at], value, *good[at + 1 :]]
+    """A correct row from its field 2 on, but for field ``at``."""
+    return [value if number == at else field for number, field in enumerate([UUID, 2, 0, 0, [], [], [1, 2, 0], []], 2)]
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        row(0, 2),
-        *(row(1, value) for value in (-1, "0")),
-        row(2, UUID[:15]),
-        *(row(3, value) for value in (0, None)),
-        *(row(4, value) for value in (-1, 1 << 63)),
-        row(5, True),
-        *(row(7, value) for value in ([1, 2], [1, 5, 4], 7)),
-        *(row(8, value) for value in ([9], 9)),
-        *([*row(0, 1)[:7], *wrong, None, []] for wrong in ([[7, 5, 4], [1]], [[7, 0, 10], [12]])),
-        *(row(9, value) for value in ([1], [1, 2, 3], [1, "0"], 1)),
-        *(row(10, value) for value in (["a"], ["a", 1], "a")),
-        row(0, 1)[:10],
+        [2, 2, *row(2, UUID)],
+        [1, 2, *row(2, UUID[:15])],
+        *([1, 2, *row(3, value)] for value in (0, 4)),
+        *([1, 2, *row(4, value)] for value in (-1, 1 << 63)),
+        [1, 2, *row(5, True)],
+        *([1, 2, *row(6, value)] for value in ([1, 2], [1, 5, 4], 7)),
+        *([1, 2, *row(7, value)] for value in ([9], 9)),
+        *([1, 2, UUID, 2, 0, 0, *wrong, [1, 2, 0], []] for wrong in ([[7, 5, 4], [1]], [[7, 0, 10], [12]])),
+        *([1, 2, *row(8, value)] for value in ([1, 2], [1, 2, 0, 3], [1, 2, "0"], 1)),
+        *([1, 2, *row(9, value)] for value in (["a"], ["a", 1], "a")),
+        *([1, minor, *row(2, UUID)][:length] for minor, length in ((0, 7), (1, 8), (2, 9), ("2", 10))),
         7,
         {},
     ],

@@ -76,9 +76,9 @@ def test_a_segment_from_its_assignment_to_its_result(world: World) -> None:
         assert handle.offer_entry(entry_of(7, 2)) is CLOSED
         assert result_of(handle) == OffloadResult(str(UUID), 3, 0, 7, 1)
         [context] = iter_contexts(store, TOPIC)
-        assert (context.complete, context.begin, context.end) == (True, (3, 0), (7, 1))
+        assert (context.status, context.begin, context.end, context.failures) == ("Offloaded", (3, 0), (7, 1), 0)
         assert context.driver == (("bucket", "b"),)
-        assert context.offloaded_ms > 0
+        assert 0 < context.assigned_ms <= context.offloaded_ms
         assert stored_entries(store) == [entry_of(3, number) for number in range(50)] + [entry_of(7, 0), entry_of(7, 1)]
         assert not problems(store.check("deep"))
 
@@ -164,7 +164,7 @@ def test_a_suspended_segment_goes_on_with_its_uuid(world: World) -> None:
         handle.suspend(WAIT_S)
         handle.suspend(WAIT_S)
         assert failure_of(handle).error == "Suspended"
-        assert not iter_contexts(store, TOPIC)[0].complete
+        assert iter_contexts(store, TOPIC)[0].status == "Assigned"
         with pytest.raises(Conflict):
             streaming_offload(store, TOPIC, "00" * 16, policy=SMALL)
     with world.open() as store:
@@ -199,6 +199,8 @@ def test_a_new_owner_resumes_the_same_segment_and_loses_nothing(at: int, happens
     world.crash(old)
     world.forget_cache()
     with world.open() as store:
+        if before and not before[0].complete:
+            assert before[0].status == ("Assigned" if not handle.uuid else "Failed")
         after = stream(store)
         last = after.last_offered()
         for number in range(0 if last is None else last.entry + 1, 60):
@@ -214,21 +216,24 @@ def test_a_new_owner_resumes_the_same_segment_and_loses_nothing(at: int, happens
         assert not problems(store.check("deep"))
 
 
-def test_a_segment_that_failed_again_and_again_is_resumed(world: World) -> None:
+def test_a_failure_is_recorded_and_the_next_attempt_clears_it(world: World) -> None:
     with world.open() as store:
-        for fails_at in (1, 0):  # the first block; the assignment was the first call of the first handle
+        for failures in (1, 2):
             gate: Any = Gate(store)
-            gate.fails_at = fails_at
+            gate.fails_at = 2 - failures  # the first block; the assignment was the first call of the first handle
             handle = stream(gate)
             take(handle, entry_of(1, 0))
             handle.close()
             assert failure_of(handle).error == "StorageUnavailable"
-            assert [context.complete for context in iter_contexts(store, TOPIC)] == [False]
+            [context] = iter_contexts(store, TOPIC)
+            assert (context.status, context.failures) == ("Failed", failures)
         handle = stream(store)
+        assert iter_contexts(store, TOPIC)[0].status == "Assigned"
         assert [take(handle, entry_of(*at)) for at in ((2, 0), (1, 1), (1, 0))] == [WRONG, WRONG, SUCCESS]
         handle.close()
         result_of(handle)
-        assert [context.complete for context in iter_contexts(store, TOPIC)] == [True]
+        [context] = iter_contexts(store, TOPIC)
+        assert (context.status, context.failures) == ("Offloaded", 2)
 
 
 # Against a model
@@ -300,7 +305,7 @@ def test_without_close_everything_is_stored_and_the_next_call_goes_on(world: Wor
     with world.open() as store:
         assert stream_directory(store, TOPIC, source, policy=SMALL) == []
         assert stored_entries(store) == entries_of(source)
-        assert not iter_contexts(store, TOPIC)[0].complete
+        assert iter_contexts(store, TOPIC)[0].status == "Assigned"
     source = source_of({1: 20, 2: 3})
     with world.open() as store:
         [result] = stream_directory(store, TOPIC, source, policy=SMALL, close=True)
@@ -318,5 +323,5 @@ def test_back_to_ledger_based_the_segment_ends_with_its_ledger(world: World) -> 
         assert result is not None
         assert result[1:] == (1, 0, 2, 9)
         [context] = iter_contexts(store, TOPIC)
-        assert (context.complete, context.end) == (True, Position(2, 9))
+        assert (context.status, context.end) == ("Offloaded", Position(2, 9))
         offloader.close()

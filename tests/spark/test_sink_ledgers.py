@@ -50,7 +50,7 @@ def objects(store: chunkstore.ChunkedSegmentStorage, topic: str) -> list[tuple[C
     """A topic's contexts, without names and times, and the bytes of their data and indexes."""
     return [
         (
-            context._replace(topic="", uuid=b"", version=0, offloaded_ms=0),
+            context._replace(topic="", uuid=b"", version=0, assigned_ms=0, offloaded_ms=0),
             store.read(context.data, 0, 1 << 30),
             store.read(context.index_segment, 0, 1 << 30),
         )
