@@ -28,7 +28,7 @@ class Finding(NamedTuple):
     """What is wrong with an object. ``position``: a byte of it; ``ledger`` and ``entry`` are None where it is about no certain one.
 
     ``kind``: "index", "length" (of the data object), "frame", "message", "count", "metadata", "data-without-index",
-    "index-without-data" or "gone" (deleted meanwhile).
+    "index-without-data", "gone" (deleted meanwhile) or "unsupported".
     """
 
     kind: str
@@ -151,6 +151,10 @@ class BucketCheck:
     def _pair(self, attempt: Attempt, facts: Facts) -> Iterator[Finding]:
         assert attempt.data is not None
         assert attempt.index is not None
+        if attempt.format == "mapfile":
+            text = "a MapFile of Pulsar's filesystem offloader, which cannot be checked"
+            yield Finding("unsupported", attempt.key, attempt.ledger, None, 0, text)
+            return
         if facts.error is not None:
             yield _finding("index", attempt.ledger, facts.error)
             return

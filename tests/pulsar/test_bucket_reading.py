@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA
-from chunkstore.errors import Conflict, InvalidArgument
+from chunkstore.errors import Conflict, InvalidArgument, Unsupported
 from chunkstore.pulsar.bucket import PulsarBucket
 from chunkstore.pulsar.live import read_live
+from chunkstore.pulsar.orphans import find_orphans
 from tests.cli.conftest import Call
 from tests.pulsar.support_bucket import (
     TOPIC,
@@ -131,6 +132,20 @@ def test_indexes_are_read_several_at_a_time() -> None:
     for ledger, uuid in ((7, A), (8, B)):
         put_v1(bucket, uuid, ledger, [b"one"])
     assert [row.ledger for row in PulsarBucket(bucket).ledgers(topic=TOPIC)] == [7, 8]
+
+
+def test_map_files_are_named_and_not_opened() -> None:
+    bucket = FakeBucket()
+    for part in ("data", "index"):
+        bucket.add(f"public/ns/persistent/T/12-{A}/{part}", b"SEQ")
+    opened = PulsarBucket(bucket)
+    assert list(opened.ledgers(topic=TOPIC)) == [(TOPIC, 12, A, "mapfile", None, 3)]
+    assert list(opened.ledgers()) == [(None, 12, A, "mapfile", None, 3)]
+    for read in (lambda: opened.open(12), lambda: list(opened.iter_messages(TOPIC))):
+        with pytest.raises(Unsupported, match=f"^public/ns/persistent/T/12-{A} is a MapFile"):
+            read()
+    assert [finding.kind for finding in opened.verify()] == ["unsupported"]
+    assert list(find_orphans(opened, read_live([]), older_than_s=0)) == []
 
 
 def test_two_attempts_that_differ_need_a_choice(tmp_path: Path) -> None:
