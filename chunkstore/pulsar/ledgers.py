@@ -61,6 +61,11 @@ class LedgerSource(ABC):
     def delete(self, ledger: int) -> None:
         """Delete the ledger for good; durable when it returns. Of one that is not there: nothing."""
 
+    def cached(self, ledger: int, first: int, last: int) -> Sequence[Entry] | None:
+        """The entries ``first`` to ``last``, both included, where all are at hand without storage; else None. Streaming asks for these
+        before it reads the ledger."""
+        return None
+
 
 class _Payloads(ReadHandle):
     """A ledger without gaps. ``read(first, stop)`` gives the payloads of these entries, both included."""

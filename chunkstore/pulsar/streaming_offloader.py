@@ -1,7 +1,7 @@
 """``StreamingOffloader``: keeps a topic's streaming offload going, segment after segment, and reads again what was not taken.
 
-Promises: live entries are offered without waiting; what was refused is fed later, from the ledger; each entry gets in once.
-Leaves out: which ledgers there are when (``LedgerSource``), other formats than PIP-76.
+Promises: live entries are offered without waiting; what was refused is fed later, from the source's cache first, then from the ledger;
+each entry gets in once. Leaves out: which ledgers there are when (``LedgerSource``), other formats than PIP-76.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from chunkstore.pulsar.streaming import (
 
 __all__ = ["StreamingOffloader", "stream_directory"]
 
+_CACHED_ENTRIES: Final = 100
 _TIMEOUT_S: Final = 600.0
 
 
@@ -98,8 +99,9 @@ class StreamingOffloader:
                 before, first = handle.last_offered(), handle.next_entry(ledger)
                 if first > stop or (before is not None and before.ledger > ledger):
                     return
+                cached = self._source.cached(ledger, first, min(first + _CACHED_ENTRIES - 1, stop))
                 outcome, size = OfferResult.SUCCESS, 0
-                for entry in reader.iter_entries(first, stop):
+                for entry in reader.iter_entries(first, stop) if cached is None else cached:
                     outcome, size = self._offered(handle, entry), len(entry.payload)
                     if not outcome:
                         break
