@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 import pytest
 
-from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.errors import Closed, InvalidArgument
 from chunkstore.pulsar import MemorySource
-from chunkstore.pulsar import permits as permits_module
 from chunkstore.pulsar.permits import FlowPermits, OffloadReadHandle
 from tests.support.clock import StoppedClock, stopped_clock
 
@@ -20,53 +20,37 @@ READ_BYTES = 100 * 1000
 RATE = 1_000_000
 
 
-class _LaterError(Exception):
-    """A pause is longer than the test's time."""
-
-
-class Driven:
-    """Threads run in the one that drives them, and time passes in their pauses alone."""
+class DrivenScheduler:
+    """Runs calls in the thread that drives it, in the order in which they are due."""
 
     def __init__(self, clock: StoppedClock) -> None:
         self.clock = clock
-        self.threads: list[Callable[[], None]] = []
-        self._end_s = clock.now_s
+        self.later: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
 
-    def spawn(self, run: Callable[[], None], name: str) -> object:
-        self.threads.append(run)
-        return run
-
-    def pause(self, state: object, delay_s: float) -> None:
-        if self.clock.now_s + delay_s > self._end_s:
-            raise _LaterError
-        self.clock.now_s += delay_s
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
+        heappush(self.later, (self.clock.now_s + delay_s, next(self._numbers), call))
 
     def run_until(self, end_s: float) -> None:
-        self._end_s, paused = end_s, list[Callable[[], None]]()
-        while self.threads:
-            run = self.threads.pop(0)
-            try:
-                run()
-            except _LaterError:
-                paused.append(run)
-        self.threads, self.clock.now_s = paused, end_s
+        while self.later and self.later[0][0] <= end_s:
+            due_s, _, call = heappop(self.later)
+            self.clock.now_s = max(self.clock.now_s, due_s)
+            call()
+        self.clock.now_s = end_s
 
 
 @pytest.fixture
-def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driven]:
+def scheduler() -> Iterator[DrivenScheduler]:
     with stopped_clock() as clock:
-        found = Driven(clock)
-        monkeypatch.setattr(permits_module, "pause", found.pause)
-        monkeypatch.setattr(runtime, "spawn_if_possible", found.spawn)
-        yield found
+        yield DrivenScheduler(clock)
 
 
 class Reader:
     """Reads 100 entries of 1000 bytes again and again; how many reads ended, and when they began."""
 
-    def __init__(self, permits: FlowPermits, ledger: int, log: list[int]) -> None:
+    def __init__(self, permits: FlowPermits, scheduler: DrivenScheduler, ledger: int, log: list[int]) -> None:
         source = MemorySource({ledger: [bytes(1000)] * 100})
-        self.handle = OffloadReadHandle.create(source.open(ledger), permits)
+        self.handle = OffloadReadHandle.create(source.open(ledger), permits, scheduler)
         self.log = log
 
     def go_on(self, _future: Any = None) -> None:
@@ -81,53 +65,54 @@ class Reader:
 
 
 @pytest.mark.parametrize("handles", [1, 8])
-def test_as_many_bytes_are_read_in_ten_seconds_as_permitted(handles: int, driven: Driven) -> None:
+def test_as_many_bytes_are_read_in_ten_seconds_as_permitted(handles: int, scheduler: DrivenScheduler) -> None:
     permits, log = FlowPermits(RATE), list[int]()
     for ledger in range(handles):
-        Reader(permits, ledger, log).go_on()
-    driven.run_until(1010.0 - 0.001)
+        Reader(permits, scheduler, ledger, log).go_on()
+    scheduler.run_until(1010.0 - 0.001)
     assert len(log) * READ_BYTES == 10 * RATE
     assert log == [at % handles for at in range(100)]  # in turn
-    driven.run_until(1020.0 - 0.001)
+    scheduler.run_until(1020.0 - 0.001)
     assert len(log) * READ_BYTES == 20 * RATE
 
 
-def test_permits_change_at_once_for_reads_that_wait(driven: Driven) -> None:
+def test_permits_change_at_once_for_reads_that_wait(scheduler: DrivenScheduler) -> None:
     permits, log = FlowPermits(1), list[int]()
-    Reader(permits, 1, log).go_on()
-    driven.run_until(1001.0)
+    Reader(permits, scheduler, 1, log).go_on()
+    scheduler.run_until(1001.0)
     assert log == [1]  # the next one would be due after more than a day
+    assert [due_s for due_s, *_ in scheduler.later] == [1002.0]  # but no thread sleeps so long
     permits.permits_bytes_per_s = RATE
-    driven.run_until(1001.05)
+    scheduler.run_until(1001.05)
     assert log == [1]
-    driven.run_until(1001.15)
+    scheduler.run_until(1001.15)
     assert log == [1, 1]
     permits.permits_bytes_per_s = 0
-    driven.run_until(1001.15)
+    scheduler.run_until(1001.15)
     assert len(log) == 500  # no limit
     permits.permits_bytes_per_s = RATE
-    Reader(permits, 2, log).go_on()
-    driven.run_until(1001.15)
+    Reader(permits, scheduler, 2, log).go_on()
+    scheduler.run_until(1001.15)
     assert log[500:] == [2]  # a new limit begins without a debt
     for wrong in (-1, 1 << 60, float("nan")):
         with pytest.raises(InvalidArgument):
             permits.permits_bytes_per_s = wrong
 
 
-def test_closing_cancels_what_waits_and_nothing_else(driven: Driven) -> None:
+def test_closing_cancels_what_waits_and_nothing_else(scheduler: DrivenScheduler) -> None:
     permits = FlowPermits(RATE)
     source = MemorySource({1: [bytes(READ_BYTES)], 2: [b"other"]})
     inner = source.open(1)
-    closed = OffloadReadHandle.create(inner, permits)
-    other = OffloadReadHandle.create(source.open(2), permits)
+    closed = OffloadReadHandle.create(inner, permits, scheduler)
+    other = OffloadReadHandle.create(source.open(2), permits, scheduler)
     first, second, third = closed.read_async(0, 0), closed.read_async(0, 0), other.read_async(0, 0)
-    driven.run_until(1000.0)
+    scheduler.run_until(1000.0)
     closed.close()
     closed.close()
     assert (first.done(), second.cancelled()) == (True, True)
     with pytest.raises(Closed):
         inner.read(0, 0)
-    driven.run_until(1001.0)
+    scheduler.run_until(1001.0)
     assert third.result() == [Entry(2, 0, b"other")]
     for call in (partial(closed.read, 0, 0), partial(closed.read_async, 0, 0), closed.iter_entries):
         with pytest.raises(Closed):
