@@ -107,6 +107,10 @@ class LedgerReader:
             for ledger, row in parts.items()
         ]
 
+    def plan(self, topic: str, ledgers: Sequence[int] | None = None) -> tuple[LedgerRange, ...]:
+        """See ``chunkstore.pulsar.plan``."""
+        return plan(self._store, topic, ledgers)
+
     def read(self, topic: str, ledger: int, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         """The entries ``first`` to ``last`` (both included; ``None``: to the end), one object each.
 

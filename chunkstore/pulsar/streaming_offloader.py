@@ -11,7 +11,7 @@ from typing import Final
 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.errors import DeadlineExceeded, InvalidArgument
+from chunkstore.errors import DeadlineExceeded, InvalidArgument, Unsupported
 from chunkstore.pulsar.ledger_rows import LedgerRows
 from chunkstore.pulsar.ledgers import LedgerSource, Position
 from chunkstore.pulsar.offload_metrics import PROCESS_METRICS, OffloadMetrics
@@ -177,13 +177,16 @@ def stream_directory(
     *,
     policy: StreamingPolicy | None = None,
     close: bool = False,
+    format: str = "v2",
     end: Position | None = None,
 ) -> list[OffloadResult]:
     """Stream all of the source's ledgers that are not offloaded yet, up to ``end`` (excluded); the segments that were completed.
 
     ``close``: complete the last segment, too ("offload now"); else it stays open, with everything stored, and the next call goes on in it.
-    Raises as ``StreamingOffloader.feed``. Retry: safe.
+    Raises ``Unsupported`` (``format`` is not "v2"), and as ``StreamingOffloader.feed``. Retry: safe.
     """
+    if format != "v2":
+        raise Unsupported("streaming needs the format v2: a v1 object holds one closed ledger", feature="streaming")
     with closing(StreamingOffloader(store, topic, source, policy=policy)) as offloader:
         for found in source.ledgers():
             if end is None or found.ledger < end.ledger:

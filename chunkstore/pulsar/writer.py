@@ -4,8 +4,8 @@ Promises: which entries may follow, where blocks and offload segments end, and w
 the same entries give the same bytes, added one by one or as arrays, however cut. The writer appends a block at its exact offset, there as a
 whole or not at all, durable and fenced: the acknowledgement of its entries (``last_entry``). An offload segment begins with one commit and
 ends with one. A writer that is made where an open one was left goes on after the last acknowledged block. After an error of ``append`` or
-``commit`` the writer is broken: make another one. Leaves out: who decides what is offloaded when; two writers of one topic at a time (the
-second one to write gets ``BadOffset`` or ``Conflict``, nothing is mixed up).
+``commit`` the writer is broken: ``resume`` makes another one. Leaves out: who decides what is offloaded when; two writers of one topic at a time
+(the second one to write gets ``BadOffset`` or ``Conflict``, nothing is mixed up).
 """
 
 from __future__ import annotations
@@ -223,6 +223,8 @@ class OffloadWriter:
             self._put_block, self._complete_segment, segment_bytes_max=segment_bytes_max, block_bytes=block_bytes
         )
         self._store = store
+        self._segment_bytes_max = segment_bytes_max
+        self._block_bytes = block_bytes
         self._rolling = rolling
         self._closed = False
         self._error: ChunkstoreError | None = None
@@ -243,6 +245,11 @@ class OffloadWriter:
                 self._go_on(context)
 
     # What there is
+
+    @property
+    def open_segment(self) -> str | None:
+        """The name of the data segment that is being filled; None between two of them."""
+        return None if self._context is None else self._context.data
 
     @property
     def open_context(self) -> Context | None:
@@ -317,6 +324,20 @@ class OffloadWriter:
                     self.complete()
             finally:
                 self._closed = True
+
+    def resume(self, store: ChunkedSegmentStorage | None = None) -> OffloadWriter:
+        """Another writer of the topic, on ``store`` (perhaps a new owner), after what is acknowledged. Ends this one.
+
+        Its ``last_entry`` tells for each ledger where the acknowledged stream ended: add again every entry above.
+        """
+        self._closed = True
+        return OffloadWriter(
+            self._store if store is None else store,
+            self.topic,
+            segment_bytes_max=self._segment_bytes_max,
+            block_bytes=self._block_bytes,
+            rolling=self._rolling,
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -67,6 +67,7 @@ def test_steps_from_position_to_position_hold_everything_once(store: ChunkedSegm
         ids = [entry.entry for entry in LedgerReader(store).read(T, part.ledger, part.first_entry, part.last_entry)]
         assert ids and ids[0] == part.first_entry
     assert staying.between(stop, stop) == () == staying.between(stop, START)
+    assert staying.begin() == START
 
 
 def test_positions_of_others_are_refused(store: ChunkedSegmentStorage) -> None:

@@ -14,7 +14,7 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.config import KIB, MIB
-from chunkstore.errors import Closed, Conflict, DeadlineExceeded, InvalidArgument
+from chunkstore.errors import Closed, Conflict, DeadlineExceeded, InvalidArgument, Unsupported
 from chunkstore.pulsar.contexts import iter_contexts
 from chunkstore.pulsar.ledgers import MemorySource, Position
 from chunkstore.pulsar.read_handle import ReadHandle
@@ -338,6 +338,11 @@ def test_without_close_everything_is_stored_and_the_next_call_goes_on(world: Wor
         [result] = stream_directory(store, TOPIC, source, policy=SMALL, close=True)
         assert result[1:] == (1, 0, 2, 2)
         assert stored_entries(store) == entries_of(source)
+
+
+def test_streams_have_one_format() -> None:
+    with chunkstore.open("memory://streaming-format") as store, pytest.raises(Unsupported, match="v2"):
+        stream_directory(store, TOPIC, source_of({1: 1}), format="v1")
 
 
 def test_back_to_ledger_based_the_segment_ends_with_its_ledger(world: World) -> None:
