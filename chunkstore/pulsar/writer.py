@@ -4,8 +4,8 @@ Promises: which entries may follow, where blocks and offload segments end, and w
 the same entries give the same bytes, added one by one or as arrays, however cut. The writer appends a block at its exact offset, there as a
 whole or not at all, durable and fenced: the acknowledgement of its entries (``last_entry``). An offload segment begins with one commit and
 ends with one. A writer that is made where an open one was left goes on after the last acknowledged block. After an error of ``append`` or
-``commit`` the writer is broken: ``resume`` makes another one. Leaves out: who decides what is offloaded when; two writers of one topic at a time
-(the second one to write gets ``BadOffset`` or ``Conflict``, nothing is mixed up).
+``commit`` the writer is broken: ``resume`` makes another one. Leaves out: who decides what is offloaded when; two writers of one topic at a
+time (the second one to write gets ``BadOffset`` or ``Conflict``, nothing is mixed up).
 """
 
 from __future__ import annotations
