@@ -79,6 +79,18 @@ def test_every_entry(fixture: Fixture, window_bytes: int) -> None:
 
 
 @every
+def test_single_entries(fixture: Fixture) -> None:
+    reader = fixture.reader()
+    [ledger] = reader.ledgers
+    count = fixture.manifest["entries"]
+    wanted = {row[0]: row[2] for row in fixture.manifest["entry_id_len_sha256"]}
+    for entry in {*range(0, count, 1 + count // 40), *range(min(3, count)), count - 1}:
+        [found] = iter_entries(reader, ledger, entry, entry)
+        assert hashlib.sha256(found.payload).hexdigest() == wanted[entry]
+    assert list(iter_entries(reader, ledger, count)) == []
+
+
+@every
 @pytest.mark.parametrize("by_arrow", [False, True])
 def test_our_encoder_writes_the_same_bytes(fixture: Fixture, by_arrow: bool) -> None:
     entries = fixture.entries()
