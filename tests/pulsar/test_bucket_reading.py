@@ -67,6 +67,7 @@ def same_as_seen(lines: list[dict[str, Any]], topic: str) -> None:
         assert sha == want["payload_sha256"]
         columns = {name: text for name, text in want.items() if not name.startswith("payload_")}
         assert {name: line[name] for name in columns} == columns
+        assert line["first_chunk"] == want.get("first_chunk")
         extra = {"topic", "first_chunk", "payload_b64", "encrypted", "damaged"}
         assert line.keys() == columns.keys() | extra
         assert not line["damaged"]
