@@ -107,7 +107,7 @@ def _alone(opened: Opened) -> Message:
     raw = opened.kind == "raw"
     # The metadata of a batch has the key of its first message, which says nothing about the others.
     return _message(
-        opened.common._asdict(),
+        opened.common,
         _NOTHING if opened.batch_size else metadata,
         batch_index=-1,
         batch_size=opened.batch_size,
@@ -126,7 +126,7 @@ def _batch(opened: Opened) -> Iterator[Message]:
     sequence_id, data, count = opened.head.metadata.sequence_id, opened.data, opened.batch_size
     if count * SINGLE_BYTES_MIN > len(data):
         raise ValueError(f"a batch of {count} messages in {len(data)} bytes")
-    index, row = opened.head.last_index, opened.common._asdict()
+    index, common = opened.head.last_index, opened.common
     at = 0
     for number in range(count):
         begin = at + 4
@@ -146,7 +146,7 @@ def _batch(opened: Opened) -> Iterator[Message]:
             continue
         own_id = single.HasField("sequence_id")
         yield _message(
-            row,
+            common,
             single,
             batch_index=number,
             batch_size=count,
@@ -168,23 +168,53 @@ def signed64(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _message(row: dict[str, Any], metadata: Any, **values: Any) -> Message:
-    """Fills in ``row``, which has all fields in their order; ``metadata`` is the message's own, of whichever of the two kinds. Raises
-    ``ValueError`` about text and base64."""
+def _message(
+    common: Message,
+    metadata: Any,
+    *,
+    batch_index: int,
+    batch_size: int,
+    sequence_id: int,
+    index: int | None,
+    payload: bytes | None,
+    encrypted: bool = False,
+    raw: bool = False,
+) -> Message:
+    """A row; ``metadata`` is the message's own, of whichever of the two kinds. Raises ``ValueError`` about text and base64."""
     key: str | None = None
     key_bytes: bytes | None = None
     if metadata.HasField("partition_key"):
         key_bytes = key_bytes_of(metadata.partition_key, base64=metadata.partition_key_b64_encoded)
         key = None if metadata.partition_key_b64_encoded else key_bytes.decode()
-    row.update(
-        event_time=metadata.event_time,
-        key=key,
-        key_hex=None if key_bytes is None else key_bytes.hex(),
-        key_b64=metadata.partition_key_b64_encoded,
-        null_key=metadata.null_partition_key,
-        ordering_key_hex=metadata.ordering_key.hex() if metadata.HasField("ordering_key") else None,
-        properties={pair.key.decode(): pair.value.decode() for pair in metadata.properties},
-        null_value=metadata.null_value,
-        **values,
+    # By position: it takes half as long as by names.
+    return Message(
+        common.ledger,
+        common.entry,
+        batch_index,
+        batch_size,
+        common.first_chunk,
+        common.producer,
+        sequence_id,
+        common.publish_time,
+        metadata.event_time,
+        key,
+        None if key_bytes is None else key_bytes.hex(),
+        metadata.partition_key_b64_encoded,
+        metadata.null_partition_key,
+        metadata.ordering_key.hex() if metadata.HasField("ordering_key") else None,
+        {pair.key.decode(): pair.value.decode() for pair in metadata.properties},
+        metadata.null_value,
+        common.schema_version_hex,
+        common.compression,
+        common.entry_uncompressed_size,
+        common.txn,
+        common.encryption_keys,
+        common.deliver_at,
+        common.broker_time,
+        index,
+        payload,
+        encrypted,
+        False,  # damaged
+        raw,
+        common.txn_state,
     )
-    return Message._make(row.values())
