@@ -10,8 +10,7 @@ time (the second one to write gets ``BadOffset`` or ``Conflict``, nothing is mix
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -199,6 +198,31 @@ class SegmentFiller:
         self._sizes[block.ledger] = None if size is None else size + block.payload_bytes
 
 
+class _Guard:
+    """Breaks a writer where a step fails that may have changed something."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self.closed = False
+        self.error: ChunkstoreError | None = None
+
+    def __enter__(self) -> None:
+        if self.closed:
+            raise Closed(f"the writer of topic {self._topic!r}")
+        if self.error is not None:
+            raise self.error.copy()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, InvalidArgument):
+            return  # before anything was done
+        if isinstance(error, ChunkstoreError):
+            self.error = error
+        elif error is not None:
+            self.closed = True
+
+
 class OffloadWriter:
     """Writes ``topic``; not thread-safe. A context manager: left in peace it flushes and completes, left by an error it does not.
 
@@ -226,8 +250,7 @@ class OffloadWriter:
         self._segment_bytes_max = segment_bytes_max
         self._block_bytes = block_bytes
         self._rolling = rolling
-        self._closed = False
-        self._error: ChunkstoreError | None = None
+        self._guard = _Guard(topic)
         self._sequence = -1
         self._context: Context | None = None
         self.completed: Context | None = None
@@ -279,7 +302,7 @@ class OffloadWriter:
 
         Raises ``InvalidArgument`` (one is open), ``SegmentExists`` (the uuid was used), ``Closed``, and see the class.
         """
-        with self._guarded():
+        with self._guard:
             if self._context is not None:
                 raise InvalidArgument(f"{self._context.data} is open: complete it first", argument="begin")
             new = new_context(self.topic, self._sequence + 1)
@@ -291,7 +314,7 @@ class OffloadWriter:
         Ids ascend within a ledger, over all offload segments, and may leave gaps. Another ledger than before ends the block.
         Raises ``InvalidArgument`` (nothing changed), ``Closed``, and see the class.
         """
-        with self._guarded():
+        with self._guard:
             self._filler.append(ledger, entry, payload)
 
     def append_batch(self, ledger: int, first: int, payloads: pa.Array | pa.ChunkedArray) -> None:
@@ -299,12 +322,12 @@ class OffloadWriter:
 
         If its bytes span several blocks, these are acknowledged one by one.
         """
-        with self._guarded():
+        with self._guard:
             self._filler.append_batch(ledger, first, payloads)
 
     def flush(self) -> None:
         """Have everything acknowledged that was added: appends the block at hand, however short. Raises: see the class."""
-        with self._guarded():
+        with self._guard:
             self._filler.flush()
 
     def complete(self) -> None:
@@ -313,24 +336,24 @@ class OffloadWriter:
         Not after entry 127 of a ledger that goes on: Pulsar's own reader fails where a segment's first entry of a ledger is 128.
         Raises: see the class. Retry: make another writer, and call its ``complete``.
         """
-        with self._guarded():
+        with self._guard:
             self._filler.complete()
 
     def close(self) -> None:
         """``complete``, then take no more. Safe to repeat; of a broken writer only the second half."""
-        if not self._closed:
+        if not self._guard.closed:
             try:
-                if self._error is None:
+                if self._guard.error is None:
                     self.complete()
             finally:
-                self._closed = True
+                self._guard.closed = True
 
     def resume(self, store: ChunkedSegmentStorage | None = None) -> OffloadWriter:
         """Another writer of the topic, on ``store`` (perhaps a new owner), after what is acknowledged. Ends this one.
 
         Its ``last_entry`` tells for each ledger where the acknowledged stream ended: add again every entry above.
         """
-        self._closed = True
+        self._guard.closed = True
         return OffloadWriter(
             self._store if store is None else store,
             self.topic,
@@ -347,27 +370,9 @@ class OffloadWriter:
     ) -> None:
         if kind is None:
             self.close()
-        self._closed = True
+        self._guard.closed = True
 
     # Helpers
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Breaks the writer where a step fails that may have changed something."""
-        if self._closed:
-            raise Closed(f"the writer of topic {self.topic!r}")
-        if self._error is not None:
-            raise self._error.copy()
-        try:
-            yield
-        except InvalidArgument:
-            raise  # before anything was done
-        except ChunkstoreError as error:
-            self._error = error
-            raise
-        except BaseException:
-            self._closed = True
-            raise
 
     def _put_block(self, block: EncodedBlock) -> None:
         """One append, which is the acknowledgement."""

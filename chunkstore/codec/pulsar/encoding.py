@@ -129,7 +129,8 @@ class BlockEncoder(ABC):
         self._check_open()
         if self._ledger is None:
             raise InvalidArgument("call begin_ledger before the first entry", argument="ledger")
-        check_entry(last, longest, first - 1)
+        if last != first:
+            check_entry(last, longest, first - 1)
         check_entry(first, longest, self._last)
         if self.format.dense:
             check_dense(first, self._last)

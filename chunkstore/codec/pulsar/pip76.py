@@ -320,10 +320,10 @@ class SegmentEncoder(BlockEncoder):
                 groups.append(LedgerGroup(ledger, info, encode_metadata(info), tuple(known.blocks)))
         return build_index(SegmentIndex(self._written, tuple(groups)))
 
-    def _account(self, first: int, last: int, entries: int, size: int) -> None:
-        super()._account(first, last, entries, size)
+    def _emit(self, *, final: bool) -> None:
+        super()._emit(final=final)
         if self._ledger is not None:
-            self._ledgers[self._ledger].last_entry = last
+            self._ledgers[self._ledger].last_entry = self._last
 
     def _block_length(self, used: int, *, final: bool) -> int:
         return max(self._block_min, used if final else used + self.reserved_bytes)
