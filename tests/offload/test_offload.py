@@ -17,6 +17,7 @@ from chunkstore.errors import BadOffset, Closed, Conflict, Damaged, InvalidArgum
 from chunkstore.pulsar import LedgerNotFound, LedgerReader, OffloadWriter, plan
 from chunkstore.pulsar.contexts import Stored, iter_contexts
 from chunkstore.pulsar.planning import BlockWalk
+from chunkstore.pulsar.writer import _Guard
 from tests.support.data import problems
 from tests.support.pip76 import source_of
 from tests.support.worlds import World, world
@@ -104,7 +105,7 @@ def test_a_successor_goes_on_behind_the_last_block(world: World) -> None:
         with pytest.raises(InvalidArgument):
             successor.append(1, 299, b"")
         zombie = OffloadWriter.__new__(OffloadWriter)
-        zombie.__dict__.update(writer.__dict__, _closed=False)
+        zombie.__dict__.update(writer.__dict__, _guard=_Guard(T))
         with pytest.raises(NotOwner):
             write(zombie, 2, range(300, 2000))
         write(successor, 2, range(acknowledged[2] + 1, 1000))

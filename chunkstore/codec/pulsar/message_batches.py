@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from chunkstore.codec.pulsar.message_entries import (
     EntryOpener,
-    Message,
     Opened,
     OpenedItems,
     RawEntry,
@@ -25,7 +24,7 @@ from chunkstore.codec.pulsar.message_entries import (
     opener_of,
 )
 from chunkstore.codec.pulsar.message_steps import PAD_BYTES, Field, Flags, Ints, Stepped, pairs_of, step
-from chunkstore.codec.pulsar.messages import SINGLE_BYTES_MIN, key_bytes_of, rows_of, signed64
+from chunkstore.codec.pulsar.messages import SINGLE_BYTES_MIN, Message, key_bytes_of, rows_of, signed64
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsupported
 
@@ -286,6 +285,8 @@ class _Columns:
             return make(self)
         if field.name in _FLAGS:
             return pa.array(self._table[_FLAGS[field.name]] > 0)
+        if field.name in _FIXED:
+            return pa.repeat(pa.scalar(_FIXED[field.name], field.type), len(self.owners))
         values = [getattr(item.common, field.name) for item in self._items]
         return pa.array(values, field.type).take(self._owners)
 
@@ -386,6 +387,7 @@ _MAKERS: Final[dict[str, Callable[[_Columns], pa.Array]]] = {
     "payload": _Columns.payload,
 }
 _FLAGS: Final = {"key_b64": Field.KEY_B64, "null_key": Field.NULL_KEY, "null_value": Field.NULL_VALUE}
+_FIXED: Final = {"first_chunk": None, "encrypted": False, "damaged": False, "raw": False}
 
 
 def _hex(values: pa.Array) -> pa.Array:

@@ -20,8 +20,8 @@ __all__ = [
     "CHUNKED_BYTES_MAX",
     "CHUNKED_MESSAGES_MAX",
     "UNFINISHED_NAMED_MAX",
+    "Common",
     "EntryOpener",
-    "Message",
     "MessageSummary",
     "Opened",
     "OpenedItems",
@@ -124,73 +124,36 @@ class MessageSummary:
     unfinished: list[Unfinished] = field(default_factory=list)
 
 
-class Message(NamedTuple):
-    """A message; times in milliseconds since 1970. Of a damaged entry only ``ledger``, ``entry``, ``payload`` and the flags are there.
-
-    Attributes:
-      ledger, entry: its entry; of a chunked message the last one's.
-      batch_index, batch_size: place in its batch; -1 and 0 for none. -1 and a size: an encrypted batch, or one of an unknown compression.
-      first_chunk: ledger and entry of the first chunk, where it was chunked.
-      producer, sequence_id: who sent it, and as which one.
-      publish_time, event_time, broker_time, deliver_at: ``event_time`` is 0, the others ``None``, where there is none.
-      key, key_hex: the key as text (``None`` where it was given as bytes: ``key_b64``), and its bytes in hex; ``None`` for none.
-      null_key, null_value: a key/value schema's null key; a value that is null, so that ``payload`` is ``None``.
-      ordering_key_hex, schema_version_hex: bytes in hex, ``None`` for none.
-      properties: of the message; of a name that is there twice the last one.
-      compression, entry_uncompressed_size: NONE, LZ4, ZLIB, ZSTD, SNAPPY or an unknown number; the size (bytes) as it was written.
-      txn, txn_state: most and least significant 64 bits of the transaction; "committed", "aborted", or "open" without a marker.
-      encryption_keys: how many there are.
-      index: of the message, where brokers counted.
-      payload: the value's bytes.
-      encrypted: ``payload`` is still encrypted, and compressed; of a batch it is the whole batch.
-      raw: ``payload`` is as it was stored, because it is encrypted, damaged or of an unknown compression.
-      damaged: ``payload`` is the whole entry, which cannot be read.
-    """
+class Common(NamedTuple):
+    """What all messages of an entry share, under the names of their columns."""
 
     ledger: int
     entry: int
-    batch_index: int | None = None
-    batch_size: int | None = None
-    first_chunk: tuple[int, int] | None = None
     producer: str | None = None
-    sequence_id: int | None = None
     publish_time: int | None = None
-    event_time: int | None = None
-    key: str | None = None
-    key_hex: str | None = None
-    key_b64: bool | None = None
-    null_key: bool | None = None
-    ordering_key_hex: str | None = None
-    properties: dict[str, str] | None = None
-    null_value: bool | None = None
     schema_version_hex: str | None = None
     compression: str | None = None
     entry_uncompressed_size: int | None = None
     txn: TxnId | None = None
+    txn_state: TxnState | None = None
     encryption_keys: int | None = None
     deliver_at: int | None = None
     broker_time: int | None = None
-    index: int | None = None  # type: ignore[assignment]  # the method of tuples is not missed
-    payload: bytes | None = None
-    encrypted: bool = False
-    damaged: bool = False
-    raw: bool = False
-    txn_state: TxnState | None = None
 
 
 class Opened(NamedTuple):
-    """An entry, or the last one of a chunked message. ``common``: what all its messages share; ``stored``: the entry as it was; ``data``:
-    the payload, ``None`` for a null value.
+    """An entry, or the last one of a chunked message. ``stored``: the entry as it was; ``data``: the payload, ``None`` for a null value.
 
     ``kind``: a "batch" is ``batch_size`` messages still in one piece, "raw" stays as it was stored, "damaged" has no ``head``.
     """
 
     kind: Literal["single", "batch", "raw", "damaged"]
-    common: Message
+    common: Common
     stored: bytes
     data: bytes | None
     head: Head | None = None
     batch_size: int = 0
+    first_chunk: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -263,7 +226,7 @@ class EntryOpener:
     def damaged(self, ledger: int, entry: int, stored: bytes) -> Opened:
         """An entry that cannot be read, as it is."""
         self.summary.damaged += 1
-        return Opened("damaged", Message(ledger, entry), stored, stored)
+        return Opened("damaged", Common(ledger, entry), stored, stored)
 
     @property
     def waiting(self) -> frozenset[bytes]:
@@ -311,7 +274,7 @@ class EntryOpener:
         payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
         return Opened("batch" if batched else "single", common, data, payload, head, count)
 
-    def _chunk(self, common: Message, head: Head, data: bytes) -> Opened | None:
+    def _chunk(self, common: Common, head: Head, data: bytes) -> Opened | None:
         """Takes in a chunk: the message where it is the last one. Raises ``ValueError``."""
         metadata = head.metadata
         uuid, number, chunks = metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg
@@ -354,10 +317,9 @@ class EntryOpener:
             return None
         self._forget(uuid)
         joined = b"".join(pending.pieces)
-        common = common._replace(first_chunk=pending.first)
         if not 0 <= metadata.compression < len(COMPRESSIONS):
-            return Opened("raw", common, data, joined, head)
-        return Opened("single", common, data, _whole(pending, joined, metadata), head)
+            return Opened("raw", common, data, joined, head, 0, pending.first)
+        return Opened("single", common, data, _whole(pending, joined, metadata), head, 0, pending.first)
 
     def _forget(self, uuid: bytes) -> _Pending:
         pending = self._pending.pop(uuid)
@@ -386,20 +348,20 @@ def _whole(pending: _Pending, joined: bytes, metadata: Any) -> bytes:
     raise ValueError(f"chunks of {len(joined)} bytes together, the metadata says {total}")
 
 
-def _common(ledger: int, entry: int, head: Head, txn: TxnId | None, state: TxnState | None) -> Message:
+def _common(ledger: int, entry: int, head: Head, txn: TxnId | None, state: TxnState | None) -> Common:
     metadata = head.metadata
     codec = metadata.compression
-    return Message(
+    return Common(
         ledger,
         entry,
-        producer=metadata.producer_name.decode(),
-        publish_time=metadata.publish_time,
-        schema_version_hex=metadata.schema_version.hex() if metadata.HasField("schema_version") else None,
-        compression=COMPRESSIONS[codec] if 0 <= codec < len(COMPRESSIONS) else str(codec),
-        entry_uncompressed_size=metadata.uncompressed_size,
-        txn=txn,
-        encryption_keys=len(metadata.encryption_keys),
-        deliver_at=metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
-        broker_time=head.broker_time,
-        txn_state=state,
+        metadata.producer_name.decode(),
+        metadata.publish_time,
+        metadata.schema_version.hex() if metadata.HasField("schema_version") else None,
+        COMPRESSIONS[codec] if 0 <= codec < len(COMPRESSIONS) else str(codec),
+        metadata.uncompressed_size,
+        txn,
+        state,
+        len(metadata.encryption_keys),
+        metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
+        head.broker_time,
     )

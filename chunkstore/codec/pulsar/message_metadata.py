@@ -23,7 +23,6 @@ __all__ = [
     "broken_entry",
     "parse_head",
     "parse_single",
-    "single_metadata",
     "txn_of",
 ]
 
@@ -159,11 +158,6 @@ def _parsed(kind: Any, data: bytes) -> Any:
 def parse_single(data: bytes) -> Any:
     """The ``SingleMessageMetadata`` in ``data``. Raises ``ValueError`` where it is none."""
     return _parsed(_SINGLE, data)
-
-
-def single_metadata() -> Any:
-    """A ``SingleMessageMetadata`` that says nothing."""
-    return _SINGLE()
 
 
 def txn_of(metadata: Any) -> TxnId | None:

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Any, Literal, NamedTuple
 
 from chunkstore.codec.pulsar.message_entries import (
     EntryOpener,
-    Message,
     MessageSummary,
     Opened,
     OpenedItems,
     RawEntry,
     Transactions,
+    TxnState,
     opener_of,
     scan_transactions,
 )
-from chunkstore.codec.pulsar.message_metadata import (
-    MESSAGE_METADATA_BYTES_MAX,
-    broken_entry,
-    parse_single,
-    single_metadata,
-)
+from chunkstore.codec.pulsar.message_metadata import MESSAGE_METADATA_BYTES_MAX, TxnId, broken_entry, parse_single
 
 __all__ = [
     "Message",
@@ -40,9 +35,62 @@ __all__ = [
     "scan_transactions",
 ]
 
-_NOTHING: Final = single_metadata()
 SINGLE_BYTES_MIN = 6
 """What a message in a batch takes at least: its metadata's length, and a payload size."""
+
+
+class Message(NamedTuple):
+    """A message; times in milliseconds since 1970. Of a damaged entry only ``ledger``, ``entry``, ``payload`` and the flags are there.
+
+    Attributes:
+      ledger, entry: its entry; of a chunked message the last one's.
+      batch_index, batch_size: place in its batch; -1 and 0 for none. -1 and a size: an encrypted batch, or one of an unknown compression.
+      first_chunk: ledger and entry of the first chunk, where it was chunked.
+      producer, sequence_id: who sent it, and as which one.
+      publish_time, event_time, broker_time, deliver_at: ``event_time`` is 0, the others ``None``, where there is none.
+      key, key_hex: the key as text (``None`` where it was given as bytes: ``key_b64``), and its bytes in hex; ``None`` for none.
+      null_key, null_value: a key/value schema's null key; a value that is null, so that ``payload`` is ``None``.
+      ordering_key_hex, schema_version_hex: bytes in hex, ``None`` for none.
+      properties: of the message; of a name that is there twice the last one.
+      compression, entry_uncompressed_size: NONE, LZ4, ZLIB, ZSTD, SNAPPY or an unknown number; the size (bytes) as it was written.
+      txn, txn_state: most and least significant 64 bits of the transaction; "committed", "aborted", or "open" without a marker.
+      encryption_keys: how many there are.
+      index: of the message, where brokers counted.
+      payload: the value's bytes.
+      encrypted: ``payload`` is still encrypted, and compressed; of a batch it is the whole batch.
+      raw: ``payload`` is as it was stored, because it is encrypted, damaged or of an unknown compression.
+      damaged: ``payload`` is the whole entry, which cannot be read.
+    """
+
+    ledger: int
+    entry: int
+    batch_index: int | None = None
+    batch_size: int | None = None
+    first_chunk: tuple[int, int] | None = None
+    producer: str | None = None
+    sequence_id: int | None = None
+    publish_time: int | None = None
+    event_time: int | None = None
+    key: str | None = None
+    key_hex: str | None = None
+    key_b64: bool | None = None
+    null_key: bool | None = None
+    ordering_key_hex: str | None = None
+    properties: dict[str, str] | None = None
+    null_value: bool | None = None
+    schema_version_hex: str | None = None
+    compression: str | None = None
+    entry_uncompressed_size: int | None = None
+    txn: TxnId | None = None
+    encryption_keys: int | None = None
+    deliver_at: int | None = None
+    broker_time: int | None = None
+    index: int | None = None  # type: ignore[assignment]  # the method of tuples is not missed
+    payload: bytes | None = None
+    encrypted: bool = False
+    damaged: bool = False
+    raw: bool = False
+    txn_state: TxnState | None = None
 
 
 class MessageIterator(OpenedItems[Message]):
@@ -106,9 +154,11 @@ def _alone(opened: Opened) -> Message:
     metadata = opened.head.metadata
     raw = opened.kind == "raw"
     # The metadata of a batch has the key of its first message, which says nothing about the others.
+    own = not opened.batch_size
     return _message(
-        opened.common,
-        _NOTHING if opened.batch_size else metadata,
+        opened,
+        metadata,
+        own=own,
         batch_index=-1,
         batch_size=opened.batch_size,
         sequence_id=metadata.sequence_id,
@@ -123,10 +173,10 @@ def _batch(opened: Opened) -> Iterator[Message]:
     """The messages of a batch. Raises ``ValueError``."""
     assert opened.head is not None
     assert opened.data is not None
-    sequence_id, data, count = opened.head.metadata.sequence_id, opened.data, opened.batch_size
+    metadata, data, count = opened.head.metadata, opened.data, opened.batch_size
     if count * SINGLE_BYTES_MIN > len(data):
         raise ValueError(f"a batch of {count} messages in {len(data)} bytes")
-    index, common = opened.head.last_index, opened.common
+    index = opened.head.last_index
     at = 0
     for number in range(count):
         begin = at + 4
@@ -140,17 +190,19 @@ def _batch(opened: Opened) -> Iterator[Message]:
             raise ValueError(f"message {number} of {count}, at byte {begin}: {error}") from error
         at = payload_at + single.payload_size
         if not payload_at <= at <= len(data):
-            what = f"message {number} of {count}, at byte {payload_at} of {len(data)}"
-            raise ValueError(f"{what}: {single.payload_size} bytes of payload")
+            text = f"message {number} of {count}, at byte {payload_at} of {len(data)}"
+            raise ValueError(f"{text}: {single.payload_size} bytes of payload")
         if single.compacted_out:
             continue
-        own_id = single.HasField("sequence_id")
         yield _message(
-            common,
+            opened,
             single,
+            own=True,
             batch_index=number,
             batch_size=count,
-            sequence_id=single.sequence_id if own_id else signed64(sequence_id + number),
+            sequence_id=single.sequence_id
+            if single.HasField("sequence_id")
+            else signed64(metadata.sequence_id + number),
             index=None if index is None else signed64(index - count + 1 + number),
             payload=None if single.null_value else data[payload_at:at],
         )
@@ -169,9 +221,10 @@ def signed64(value: int) -> int:
 
 
 def _message(
-    common: Message,
+    opened: Opened,
     metadata: Any,
     *,
+    own: bool,
     batch_index: int,
     batch_size: int,
     sequence_id: int,
@@ -181,29 +234,30 @@ def _message(
     raw: bool = False,
 ) -> Message:
     """A row; ``metadata`` is the message's own, of whichever of the two kinds. Raises ``ValueError`` about text and base64."""
+    common = opened.common
     key: str | None = None
     key_bytes: bytes | None = None
-    if metadata.HasField("partition_key"):
+    if own and metadata.HasField("partition_key"):
         key_bytes = key_bytes_of(metadata.partition_key, base64=metadata.partition_key_b64_encoded)
         key = None if metadata.partition_key_b64_encoded else key_bytes.decode()
-    # By position: it takes half as long as by names.
+    ordered = own and metadata.HasField("ordering_key")
     return Message(
         common.ledger,
         common.entry,
         batch_index,
         batch_size,
-        common.first_chunk,
+        opened.first_chunk,
         common.producer,
         sequence_id,
         common.publish_time,
-        metadata.event_time,
+        metadata.event_time if own else 0,
         key,
         None if key_bytes is None else key_bytes.hex(),
-        metadata.partition_key_b64_encoded,
-        metadata.null_partition_key,
-        metadata.ordering_key.hex() if metadata.HasField("ordering_key") else None,
-        {pair.key.decode(): pair.value.decode() for pair in metadata.properties},
-        metadata.null_value,
+        own and metadata.partition_key_b64_encoded,
+        own and metadata.null_partition_key,
+        metadata.ordering_key.hex() if ordered else None,
+        {pair.key.decode(): pair.value.decode() for pair in metadata.properties} if own else {},
+        own and metadata.null_value,
         common.schema_version_hex,
         common.compression,
         common.entry_uncompressed_size,
