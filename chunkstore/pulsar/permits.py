@@ -190,7 +190,10 @@ class OffloadReadHandle(SteppedLedger):
         metrics: OffloadMetrics | None = None,
         topic: str = "",
     ) -> Self:
-        """``read_handle`` within ``flow_permits``, which all handles of the process share; its reads are counted as of ``topic``."""
+        """``read_handle`` within ``flow_permits``, which all handles of the process share; its reads are counted as of ``topic``.
+
+        ``scheduler``: runs reads that have to wait, and those of ``read_async``; None: threads of its own.
+        """
         return cls(read_handle, flow_permits, scheduler or ThreadScheduler(), metrics or PROCESS_METRICS, topic)
 
     def read_async(self, first: int, last: int) -> runtime.Future[list[Entry]]:
