@@ -17,7 +17,7 @@ from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.config import LIMITS, MIB, Settings
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar.contexts import Context, check_topic, new_context
-from chunkstore.pulsar.filling import Filled, SegmentFiller
+from chunkstore.pulsar.writer import Filled, SegmentFiller
 from chunkstore.records.names import check_segment_name
 from chunkstore.registry import open_storage
 from chunkstore.sessions import SessionChunk, SessionWriter
