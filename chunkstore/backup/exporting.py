@@ -1,14 +1,18 @@
 """Exports: what a container's metadata say at one point of history, in one file.
 
-A pin is made *before* the rows are read and stays, so that every chunk the file names stays with it."""
+A pin is made *before* the rows are read and stays, so that every chunk the file names stays with it. ``verify`` believes neither the file
+nor the root."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
-from typing import Final, NamedTuple, TypeAlias
+from itertools import islice
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.assembly import open_store
@@ -17,44 +21,65 @@ from chunkstore.backup.files import (
     ExportHeader,
     ExportSink,
     container_uuid,
-    local_errors,
     open_export,
     write_export,
 )
-from chunkstore.backup.selection import NameFilter, Selection
+from chunkstore.backup.selection import Choice, Selection, check_choice
 from chunkstore.config import Settings
-from chunkstore.engine.owner import Asker
 from chunkstore.engine.reading import context_of
 from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, DeadlineExceeded, InvalidArgument, StorageUnavailable
+from chunkstore.errors import (
+    ChunkstoreError,
+    DeadlineExceeded,
+    InvalidArgument,
+    StorageFull,
+    StorageUnavailable,
+    Unsupported,
+)
 from chunkstore.following import open_replica
 from chunkstore.metadata.codec import decode_segment
-from chunkstore.metadata.keys import SEGMENT
+from chunkstore.metadata.keys import CHUNK, SEGMENT
 from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.check import chunk_faults
 from chunkstore.operations.inspect import info_of
+from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records.arguments import check_flags, check_pin
-from chunkstore.records.names import check_segment_name
+from chunkstore.records.blocks import Borders
+from chunkstore.records.invariants import Finding, of_bytes
+from chunkstore.records.names import ContainerNames, check_segment_name
 from chunkstore.records.segments import Pin, SegmentInfo
-from chunkstore.registry import Root
+from chunkstore.registry import Root, open_storage, require_known_place
+from chunkstore.storage import ChunkStorage
 
 __all__ = [
     "ExportReport",
+    "ExportVerification",
     "FileSink",
+    "Pins",
     "Subject",
     "check_path",
     "export",
+    "made_pin",
     "opened_to_read",
-    "pinned",
+    "pins_of",
     "read_export",
     "read_segments",
+    "root_of",
+    "verify",
     "write_rows_of",
 ]
 
 _POLL_S: Final = 0.05
+_STEP: Final = 1_000
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
-Subject: TypeAlias = ChunkedSegmentStorage | Asker | Replica | Root
-"""What is exported or backed up: an owner, a client of one, a replica, or a root."""
+
+class Pins(Protocol):
+    """The maker of pins: an owner, or a client of one. As ``Store.pin`` and ``unpin``."""
+
+    def pin(self, name: str, note: str = "", expires_s: float | None = None) -> Pin: ...
+    def unpin(self, name: str) -> bool: ...
 
 
 class ExportReport(NamedTuple):
@@ -70,53 +95,94 @@ class ExportReport(NamedTuple):
     pin: Pin | None
 
 
+class ExportVerification(NamedTuple):
+    """``chunks`` that an export names, and their findings; ``root``: where they were checked."""
+
+    root: str
+    container: str
+    lsn: int
+    chunks: int
+    chunk_bytes: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
 def export(
     store: Subject,
     path: str | os.PathLike[str],
     segments: Sequence[str] = (),
     *,
+    topic: str | None = None,
     pin: bool = True,
+    pin_name: str | None = None,
     expires_s: float | None = None,
+    pins: Pins | None = None,
     container: str = "default",
     settings: Settings | None = None,
+    wait_s: float | None = None,
+    take_over: bool = False,
 ) -> ExportReport:
     """Write what the metadata say now into a new file, under a pin that stays.
 
-    ``store``: an owner; a client of one (``open_asker``), which asks it for the pin; a replica, which makes no pin; or a root, whose
-    ``container`` is opened with ``settings``: claimed for the pin, only read where none is made.
-    ``segments``: their names, or prefixes that end with ``*``; none: everything. A part is whole in itself: with a segment come its
-    writers' last events, with a whole ledger what says what it is. The pin is named ``export-`` and the file's own name; it goes with
-    ``unpin``, or ``expires_s`` seconds later at the earliest. Without a pin the file is worth nothing as soon as a chunk that it names is
-    removed and collected.
+    ``store``: an owner, or a replica; or a root, whose ``container`` is opened with ``settings`` for it: claimed for the pin, only read
+    where none is made. ``wait_s``, ``take_over``: as of ``chunkstore.open``.
+    ``segments``: their names, or prefixes that end with ``*``; ``topic``: the segments of its ledgers; neither: everything. A part is
+    whole in itself: with a segment come its writers' last events, with a ledger what says what it is. ``pin_name``: else the file's own
+    name after ``export-``; it goes with ``unpin``, or ``expires_s`` seconds later at the earliest. Without a pin the file is worth nothing
+    as soon as a chunk that it names is removed and collected. ``pins``: the maker of the pin, for a replica, which cannot.
 
     Atomic: the file is there whole, durable and read back, with mode 0600, or not at all; then the pin is taken back, as far as that goes.
-    Raises ``InvalidArgument`` (a file that is there, a folder that is not, a replica that is to pin), ``Conflict`` (the pin's name is
-    taken), ``SegmentNotFound``, ``Damaged`` (the metadata do not add up), ``StorageFull`` and ``StorageUnavailable`` (of the file's disk,
-    too), ``DeadlineExceeded``, and what pinning and reading raise. Retry: safe, once a pin that was left is gone.
+    Raises ``InvalidArgument`` (a file that is there, a folder that is not, a replica without ``pins``), ``Conflict`` (the pin's name is
+    taken), ``SegmentNotFound``, ``LedgerNotFound``, ``Damaged`` (the metadata do not add up), ``StorageFull`` and ``StorageUnavailable``
+    (of the file's disk, too), ``DeadlineExceeded``, and what pinning and reading raise. Retry: safe, once a pin that was left is gone.
     """
-    chosen = NameFilter(segments)
+    choice = check_choice(segments, topic)
     check_pin("", expires_s)
     check_flags(pin=pin)
     target = check_path(path)
-    name = f"export-{os.path.basename(target)}"
+    name = f"export-{os.path.basename(target)}" if pin_name is None else pin_name
     if pin:
-        check_segment_name(name, "path")
+        check_segment_name(name, "pin_name")
+    claims = pin and pins is None
     temporary = f"{target}.{runtime.token(8).hex()}.tmp"
+    with (
+        opened_to_read(
+            store, pins=claims, container=container, settings=settings, wait_s=wait_s, take_over=take_over
+        ) as shown,
+        _removed_unless_done(temporary),
+    ):
+        maker = pins_of(shown, pins) if pin else None
+        sink = FileSink(temporary)
+        try:
+            made = made_pin(shown, maker, name, f"export to {target[-200:]}", expires_s)
+            try:
+                return _write(shown, sink, target, choice, made)
+            except BaseException:
+                if maker is not None:
+                    with suppress(ChunkstoreError):
+                        maker.unpin(name)
+                raise
+        finally:
+            sink.close()
 
-    def write(header: ExportHeader, rows: Selection) -> int:
-        with closing(FileSink(temporary)) as sink:
-            return write_export(sink, header, rows, target)
 
-    try:
-        with (
-            opened_to_read(store, pin=pin, container=container, settings=settings) as (shown, maker),
-            pinned(shown, maker, name, f"export to {target[-200:]}", expires_s, stays=True) as made,
-        ):
-            header, selection, rows = write_rows_of(shown, chosen, "" if made is None else made.name, write)
-            size_bytes = _publish(temporary, target, header, rows)
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
+def _write(
+    store: ChunkedSegmentStorage | Replica, sink: FileSink, target: str, choice: Choice, made: Pin | None
+) -> ExportReport:
+    header, selection, rows = write_rows_of(store, sink, choice, made, sink.path)
+    reread = read_export(sink.path)
+    for _ in reread:
+        pass
+    if reread.header != header or reread.rows != rows:
+        raise StorageUnavailable("the export that was read back is not the one written", object=target)
+    with _translated(target):
+        if os.path.lexists(target):
+            raise _exists(target)
+        os.rename(sink.path, target)
+        _sync_folder(target)
     return ExportReport(
         target,
         header.position.lsn,
@@ -124,101 +190,61 @@ def export(
         selection.chunks,
         selection.chunk_bytes,
         rows,
-        size_bytes,
+        sink.size,
         made,
     )
 
 
-def _publish(temporary: str, target: str, header: ExportHeader, rows: int) -> int:
-    """Read a whole file back, and give it its name, durably; its size. Raises ``StorageUnavailable`` and ``InvalidArgument``."""
-    reread = read_export(temporary)
-    if sum(1 for _ in reread) != rows or reread.header != header:
-        raise StorageUnavailable("the export that was read back is not the one written", object=target)
-    with local_errors(target):
-        if os.path.lexists(target):
-            raise _exists(target)
-        os.rename(temporary, target)
-        folder = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        return os.path.getsize(target)
-
-
 def write_rows_of(
-    store: ChunkedSegmentStorage | Replica,
-    chosen: NameFilter,
-    pin: str,
-    write: Callable[[ExportHeader, Selection], int],
+    store: ChunkedSegmentStorage | Replica, sink: FileSink, choice: Choice, made: Pin | None, name: str
 ) -> tuple[ExportHeader, Selection, int]:
-    """Have ``write`` write a choice of the rows that ``store`` shows now, from the beginning if the cache is rebuilt meanwhile; the header,
-    what was selected, and the number of rows that it returned."""
+    """Write a choice of the rows that ``store`` shows now; the header, what was selected, and the number of rows."""
     context = context_of(store)
     uuid = container_uuid(context.storage, context.names)
 
     def written(view: MetadataView) -> tuple[ExportHeader, Selection, int]:
+        sink.begin()
         position, digest = view.head
-        name, root = context.names.container, context.storage.url
-        header = ExportHeader(uuid, name, root, position, digest, runtime.now_ms(), chosen.names, pin)
-        selection = Selection(view, chosen)
-        return header, selection, write(header, selection)
+        pin_name = "" if made is None else made.name
+        header = ExportHeader(
+            uuid, context.names.container, context.storage.url, position, digest, runtime.now_ms(), choice, pin_name
+        )
+        selection = Selection(view, choice)
+        return header, selection, write_export(sink, header, selection, name)
 
     found = context.look(written)
     context.check()
     return found
 
 
-@contextmanager
-def opened_to_read(
-    subject: Subject, *, pin: bool, container: str, settings: Settings | None
-) -> Iterator[tuple[ChunkedSegmentStorage | Replica, ChunkedSegmentStorage | Asker | None]]:
-    """What is read of ``subject``, and what makes its pin; of a root an owner where one is made, else a replica. Raises
-    ``InvalidArgument``, and as opening these."""
-    if isinstance(subject, ChunkedSegmentStorage):
-        yield subject, subject if pin else None
-    elif isinstance(subject, Asker):
-        yield subject.replica, subject if pin else None
-    elif isinstance(subject, Replica):
-        if pin:
-            text = "a replica makes no pins; give an owner or its client, or pin=False and prevent collection meanwhile"
-            raise InvalidArgument(text, argument="pin")
-        yield subject, None
-    elif not isinstance(subject, str | os.PathLike):
-        text = f"give an owner, a replica, or a root, not {type(subject).__name__}"
-        raise InvalidArgument(text, argument="store")
-    elif pin:
-        with open_store(subject, container=container, create=False, settings=settings) as owner:
-            yield owner, owner
-    else:
-        with open_replica(subject, container=container, settings=settings) as replica:
-            yield replica, None
+def pins_of(store: ChunkedSegmentStorage | Replica, pins: Pins | None) -> Pins:
+    """The maker of pins for ``store``. Raises ``InvalidArgument``: none."""
+    if pins is not None:
+        return pins
+    if isinstance(store, Replica):
+        raise InvalidArgument(
+            "a replica makes no pins; give pins, or pin=False and prevent collection until the export is no longer needed",
+            argument="pins",
+        )
+    return store
 
 
-@contextmanager
-def pinned(
-    store: ChunkedSegmentStorage | Replica,
-    maker: ChunkedSegmentStorage | Asker | None,
-    name: str,
-    note: str,
-    expires_s: float | None,
-    *,
-    stays: bool,
-) -> Iterator[Pin | None]:
-    """A pin, once ``store`` shows what it pins; it ends with the block, unless it ``stays`` after success. Without a ``maker`` only catch
-    up. Raises what pinning raises, and ``DeadlineExceeded``."""
+def made_pin(
+    store: ChunkedSegmentStorage | Replica, maker: Pins | None, name: str, note: str, expires_s: float | None
+) -> Pin | None:
+    """Make a pin, and wait until ``store`` shows what it pins; without a ``maker`` only catch up. Raises what pinning raises, and
+    ``DeadlineExceeded``."""
     # The token: a pin of this name is ours, or it is refused.
     made = None if maker is None else maker.pin(name, f"{note} ({runtime.token(4).hex()})", expires_s)
-    ends = True
     try:
         if isinstance(store, Replica):
             _follow(store, 0 if made is None else made.lsn)
-        yield made
-        ends = not stays
-    finally:
-        if maker is not None and ends:
+    except BaseException:
+        if maker is not None:
             with suppress(ChunkstoreError):
                 maker.unpin(name)
+        raise
+    return made
 
 
 def _follow(replica: Replica, lsn: int) -> None:
@@ -234,30 +260,40 @@ def _follow(replica: Replica, lsn: int) -> None:
 
 
 class FileSink(ExportSink):
-    """A file that is written anew, readable by its owner only. Raises ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``."""
+    """A new file, readable by its owner only, as an ``ExportSink``. Raises ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
+        self.size: int = 0
         self._hash = blake2b(digest_size=32)
-        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
         try:
             self._file = os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
         except (OSError, ValueError) as error:
-            raise _unusable("write", path, error) from error
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise InvalidArgument(f"cannot write {path}: {reason}", argument="path") from error
+
+    def begin(self) -> None:
+        """Forget what was written."""
+        with _translated(self.path):
+            self._file.seek(0)
+            self._file.truncate()
+        self.size, self._hash = 0, blake2b(digest_size=32)
 
     def write(self, frame: bytes) -> None:
         left = memoryview(frame)
-        with local_errors(self._path):
+        with _translated(self.path):
             while left:
                 left = left[self._file.write(left) or 0 :]
         self._hash.update(frame)
+        self.size += len(frame)
 
     def finish(self) -> bytes:
         return self._hash.digest()
 
     def end(self, trailer: bytes) -> None:
         self.write(trailer)
-        with local_errors(self._path):
+        with _translated(self.path):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -265,9 +301,24 @@ class FileSink(ExportSink):
         self._file.close()
 
 
-def _unusable(verb: str, path: str, error: OSError | ValueError) -> InvalidArgument:
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return InvalidArgument(f"cannot {verb} {path}: {reason}", argument="path")
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """Errors of a file, in our words."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in _NO_SPACE
+        raise (StorageFull if full else StorageUnavailable)(str(error), object=path) from error
+
+
+@contextmanager
+def _removed_unless_done(path: str) -> Iterator[None]:
+    """A temporary that was not renamed goes."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def check_path(path: str | os.PathLike[str]) -> str:
@@ -284,6 +335,14 @@ def _exists(path: str) -> InvalidArgument:
     return InvalidArgument(f"{path} exists already; an export replaces nothing, choose another name", argument="path")
 
 
+def _sync_folder(path: str) -> None:
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 # ---- reading
 
 
@@ -298,11 +357,12 @@ def read_export(path: str | os.PathLike[str]) -> Export:
         with open(text, "rb"):
             pass
     except (OSError, ValueError) as error:
-        raise _unusable("read", text, error) from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InvalidArgument(f"cannot read {text}: {reason}", argument="path") from error
 
     def read(offset: int, length: int) -> bytes:
         # Opened for each window of a megabyte: an export needs no close.
-        with local_errors(text), open(text, "rb") as file:
+        with _translated(text), open(text, "rb") as file:
             file.seek(offset)
             return file.read(length)
 
@@ -313,3 +373,94 @@ def read_segments(found: Export) -> Iterator[SegmentInfo]:
     """The segments of an export. Its end is the verdict over the file. Raises ``Damaged``."""
     for key, raw in found.of_kind(SEGMENT):
         yield info_of(decode_segment(key[1:].decode("utf-8", "replace"), raw))
+
+
+def root_of(header: ExportHeader, root: Root | None) -> Root:
+    """The root of an export's container: ``root``, or else the one in its header. Raises ``InvalidArgument`` (no known place)."""
+    if root is not None:
+        return root
+    require_known_place(header.root)
+    return header.root
+
+
+def verify(
+    path: str | os.PathLike[str],
+    root: Root | None = None,
+    *,
+    deep: bool = False,
+    settings: Settings | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> ExportVerification:
+    """Look whether every chunk that an export names is there and long enough; ``deep``: and has its CRC32C, where one is known.
+
+    ``root``: the container's present root; else its former one. Changes nothing, claims nothing. ``progress`` gets bytes. Raises
+    ``InvalidArgument`` (no file, no root, or another container's), ``ContainerNotFound``, ``Damaged`` (the file),
+    ``Unsupported`` and what the storage raises. Retry: safe.
+    """
+    found = read_export(path)
+    header = found.header
+    chosen = Settings() if settings is None else settings
+    if root is None and header.root.startswith("memory:"):
+        raise Unsupported("a root in memory ends with its process; name the container's root", feature="root")
+    names, storage = ContainerNames(header.name), open_storage(root_of(header, root), chosen)
+    pool = runtime.pool("chunkstore-verify", chosen.tuning.io_workers)
+    findings, chunks, chunk_bytes = list[Finding](), 0, 0
+    try:
+        if container_uuid(storage, names) != header.container:
+            text = f"the container {header.name!r} at {storage.url} is another one than that of the export"
+            raise InvalidArgument(text, argument="root")
+        left = found.of_kind(CHUNK)
+        while rows := list(islice(left, _STEP)):
+            answers = pool.run_all([partial(_chunk_findings, storage, names, row, deep=deep) for row in rows])
+            for length, wrong in answers:
+                chunks, chunk_bytes = chunks + 1, chunk_bytes + length
+                findings += wrong
+                if progress is not None:
+                    progress(length)
+    finally:
+        pool.close()
+        storage.close()
+    return ExportVerification(storage.url, header.name, header.position.lsn, chunks, chunk_bytes, tuple(findings))
+
+
+def _chunk_findings(
+    storage: ChunkStorage, names: ContainerNames, row: tuple[bytes, bytes], *, deep: bool
+) -> tuple[int, list[Finding]]:
+    record = decode_found_chunk(names, row[0][1:], row[1])
+    address = names.address(row[0][1:], record)
+    name = address.object
+    known = deep and record.crc32c is not None and record.length
+    borders = Borders((0, record.length), (0, record.crc32c or 0)) if known else None
+    faults = chunk_faults(storage, address, 0, record.length, borders)
+    number = of_bytes(address)
+    return record.length, [Finding(number, "damage", "", name, name, item.position, item.message) for item in faults]
+
+
+Subject: TypeAlias = ChunkedSegmentStorage | Replica | Root
+
+
+@contextmanager
+def opened_to_read(
+    subject: Subject,
+    *,
+    pins: bool,
+    container: str,
+    settings: Settings | None,
+    wait_s: float | None,
+    take_over: bool,
+) -> Iterator[ChunkedSegmentStorage | Replica]:
+    """``subject`` itself; of a root an owner where ``pins`` are to be made, else a replica. Raises ``InvalidArgument``, and as
+    opening these."""
+    if isinstance(subject, ChunkedSegmentStorage | Replica):
+        yield subject
+        return
+    if not isinstance(subject, str | os.PathLike):
+        text = f"give an owner, a replica, or a root, not {type(subject).__name__}"
+        raise InvalidArgument(text, argument="store")
+    opened: ChunkedSegmentStorage | Replica = (
+        open_store(subject, container=container, create=False, settings=settings, wait_s=wait_s, take_over=take_over)
+        if pins
+        else open_replica(subject, container=container, settings=settings)
+    )
+    with opened:
+        yield opened

@@ -1,31 +1,33 @@
 """Restoring and importing: a state of a container, of a backup or of an export, or some segments of it, as a new container.
 
-The source is only read; the new container is whole or opened by no one."""
+Promises: the source is only read; the new container is whole or opened by no one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple
 
 from chunkstore import parts
+from chunkstore.assembly import check_patience
 from chunkstore.backup import runs
 from chunkstore.backup.copy_in import Place
-from chunkstore.backup.founding import State
+from chunkstore.backup.founding import Chunks, State
 from chunkstore.backup.salvage import Salvage, SalvageReport
 from chunkstore.backup.selection import NameFilter
-from chunkstore.backup.sources import Moment, is_export, open_source
-from chunkstore.backup.survey import MissingChunk, Source, Stretch, require_complete, stretches, survey
+from chunkstore.backup.sources import Caches, Moment, is_export, open_source
+from chunkstore.backup.survey import MissingChunk, require_complete, survey
 from chunkstore.config import Settings
 from chunkstore.errors import Conflict, InvalidArgument
+from chunkstore.metadata.port import MetadataCache
 from chunkstore.records.arguments import check_flags
 from chunkstore.records.names import ContainerNames
 from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["RestoreOptions", "RestoreReport", "import_", "restore"]
+__all__ = ["RestoreReport", "import_", "make_container", "restore"]
 
 
 class RestoreReport(NamedTuple):
@@ -47,45 +49,28 @@ class RestoreReport(NamedTuple):
     salvaged: SalvageReport | None = None
 
 
-class RestoreOptions(TypedDict, total=False):
-    """What ``restore`` and ``import_`` take as keywords."""
-
-    lsn: int | None
-    time: datetime | int | None
-    snapshot: str | None
-    salvage: bool
-    from_: Root | None
-    settings: Settings | None
-    dry_run: bool
-    progress: Callable[[int], object] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    """``RestoreOptions`` with their defaults."""
-
-    lsn: int | None = None
-    time: datetime | int | None = None
-    snapshot: str | None = None
-    salvage: bool = False
-    from_: Root | None = None
-    settings: Settings | None = None
-    dry_run: bool = False
-    progress: Callable[[int], object] | None = None
-
-
 def restore(
-    source: Root | ChunkStorage,
+    root: Root | ChunkStorage,
     new_root: Root | ChunkStorage,
     segments: Sequence[str] = (),
     *,
+    lsn: int | None = None,
+    time: datetime | int | None = None,
+    snapshot: str | None = None,
+    salvage: bool = False,
+    from_: Root | None = None,
     container: str = "default",
     new_container: str | None = None,
-    **options: Unpack[RestoreOptions],
+    settings: Settings | None = None,
+    wait_s: float | None = None,
+    take_over: bool = False,
+    dry_run: bool = False,
+    progress: Callable[[int], object] | None = None,
+    caches: Caches | None = None,
 ) -> RestoreReport:
-    """Copy the state of ``source`` at a moment of the past into a new container under ``new_root``. ``source`` is a root, or one of
-    backups: then the newest is restored, or that of the lsn, or the newest that was made by the time. Or it is an export file, of one
-    moment: its chunks are looked for at ``from_``, or else where the file says, and only if the same container is there.
+    """Copy the state of ``root`` at a moment of the past into a new container under ``new_root``. ``root`` may be one of backups: then the
+    newest is restored, or that of the lsn, or the newest that was made by the time. Or it is an export file, of one moment: its chunks are
+    looked for at ``from_``, or else where the file says, and only if the same container is there.
 
     ``segments``: names, or prefixes with ``*`` after them; none: all. Of a part the retention policies of its segments and the rows of its
     ledgers come along, other tables do not.
@@ -93,8 +78,9 @@ def restore(
     The moment: ``lsn``, ``time`` (both as in ``open_replica``), or ``snapshot``, the name of a pin; none of them: now. First every chunk is
     looked at; then all are copied, and compared with their CRCs on the way. Segments keep their offsets, attributes, seals, labels of time
     and writers' last events, tables their rows; retention policies come along. What speaks of the other history does not: garbage,
-    sessions, pins. ``container``: its name at a root; ``new_container``: the new one's, else the same. ``settings``: of both. ``dry_run``:
-    only look. ``progress``: called with the bytes of each step. Roots may be storages of the caller's own, which stay open.
+    sessions, pins. ``new_container``: its name, else that at the source. ``wait_s``, ``take_over``: as in ``open``.
+    ``settings``: of both. ``dry_run``: only look. ``progress``: called with the bytes of each step. Roots may be storages of the caller's
+    own, which stay open; ``caches`` makes its own metadata caches, by role.
 
     ``salvage``: of a damaged container, too. Without a moment the last good state is copied: what the newest snapshot that can be read and
     the records after it lead to, up to the first one that is missing or damaged. Records after that are counted, and not replayed. Chunks
@@ -103,48 +89,56 @@ def restore(
     ``NAME.after-OFFSET``, with the offsets that it had. The last event of a writer goes with its bytes. ``salvaged`` lists what is lost.
     Stop the container's owner first: what it commits meanwhile may be missing.
 
-    The new container is there whole or not at all, and durable. After an interruption the same call begins again; what the former one
-    copied stays as orphans until a sweep. Of two at once the later wins.
+    The new container is there whole or not at all, and durable. After an interruption the same call takes what was copied before for its
+    own once it has read and compared it, and copies the rest; what no one uses stays as orphans until a sweep. Of two at once the later
+    wins.
 
     Raises ``InvalidArgument`` (the moment; there is such a container already, or one root is inside the other container; another
     container at ``from_``), ``SegmentNotFound`` (of ``segments``), ``ChunksMissing``, all before anything is made,
-    ``PastCollected``, ``ContainerNotFound``, ``Unsupported``, ``Damaged`` (a chunk, or the file), ``NotOwner``,
-    ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe.
+    ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged`` (a chunk, or the file), ``NotOwner``,
+    ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
     """
-    given, names = _Options(**options), NameFilter(segments)
-    settings = parts.checked_settings(given.settings)
-    check_flags(dry_run=given.dry_run, salvage=given.salvage)
+    chosen, names = parts.checked_settings(settings), NameFilter(segments)
+    check_flags(dry_run=dry_run, salvage=salvage)
+    patience_s = check_patience(wait_s, take_over)
     container = ContainerNames(container).container
     if new_container is not None:
         ContainerNames(new_container)
-    moment = Moment(given.lsn, given.time, given.snapshot)
+    moment = Moment(lsn, time, snapshot)
     with (
-        open_source(source, given.from_, container, moment, settings, names, salvage=given.salvage) as found,
-        parts.storage_of(new_root, settings) as new,
+        open_source(
+            root,
+            from_,
+            container=container,
+            moment=moment,
+            settings=chosen,
+            caches=caches,
+            chosen=names,
+            salvage=salvage,
+        ) as source,
+        parts.storage_of(new_root, chosen) as new,
+        closing(Chunks()) as chunks,
     ):
-        target = found.names.container if new_container is None else new_container
-        runs.require_apart(found.storage, found.names.container, new, target, "new_root")
-        whole = survey(found, ask=not given.salvage)
-        salvage = Salvage(found)
+        target = source.names.container if new_container is None else new_container
+        runs.require_apart(source.storage, source.names.container, new, target, "new_root")
+        keep = None if dry_run else chunks.keep
+        salvaged: SalvageReport | None = None
+        if salvage:
+            sound = Salvage(source, keep)
+            found = survey(source, sound.keep, ask=False)
+            salvaged = sound.finish()
+            source = source._replace(parts=sound.parts)
+        else:
+            found = survey(source, keep)
+        if not dry_run:
+            require_complete(found)
 
-        def chunks() -> Iterator[list[Stretch]]:
-            nonlocal salvage
-            salvage = Salvage(found)
-            return salvage.sound(stretches(found)) if given.salvage else stretches(found)
+            def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[list[tuple[bytes, bytes]]]:
+                return State(source, chunks, place, epoch=epoch, goes_on=goes_on, progress=progress).pages()
 
-        if not given.dry_run:
-            require_complete(whole)
-            _make_container(new, ContainerNames(target), settings, found, chunks, given.progress)
-        elif given.salvage:
-            for _ in chunks():
-                pass
-        return RestoreReport(
-            target,
-            found.view.head.position.lsn,
-            *whole,
-            dry_run=given.dry_run,
-            salvaged=salvage.report() if given.salvage else None,
-        )
+            cache = None if caches is None else caches("owner")
+            make_container(new, container=target, settings=chosen, rows=rows, patience_s=patience_s, cache=cache)
+        return RestoreReport(target, source.origin.lsn, *found, dry_run=dry_run, salvaged=salvaged)
 
 
 def import_(
@@ -154,7 +148,7 @@ def import_(
     *,
     source_container: str = "default",
     container: str | None = None,
-    **options: Unpack[RestoreOptions],
+    **options: Any,
 ) -> RestoreReport:
     """As ``restore``, with its ``options``, and the new root first. ``source_container``: of a root; ``container``: the name of the new
     one, else as there."""
@@ -164,51 +158,65 @@ def import_(
     return restore(source, new_root, segments, container=source_container, new_container=container, **options)
 
 
-def _make_container(
+def make_container(
     storage: ChunkStorage,
-    names: ContainerNames,
+    *,
+    container: str,
     settings: Settings,
-    source: Source,
-    chunks: Callable[[], Iterator[list[Stretch]]],
-    progress: Callable[[int], object] | None,
+    rows: Callable[[Place, int, bool], Iterator[list[tuple[bytes, bytes]]]],
+    patience_s: float | None,
+    cache: MetadataCache | None = None,
 ) -> None:
-    """Make a container that begins with ``chunks`` of the source. The storage stays the caller's, and no one owns the container then.
+    """Make a container that begins with these ``rows``, given the place, the epoch, and whether somebody may have tried before. The storage
+    stays the caller's, and no one owns the container then.
 
-    Atomic and durable. Raises ``InvalidArgument`` (there is one already), as ``chunkstore.open``, and what copying raises. Retry: safe.
+    Atomic and durable. Raises ``InvalidArgument`` (there is one already), as ``chunkstore.open``, and what ``rows`` raises. Retry: safe.
     """
     from chunkstore_bindings.wrappers.probe import confirm_storage, probe_storage
     from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import create_container, find_format
-    from chunkstore_journal.history import open_streams
+    from chunkstore_journal.lease import wait_politely
     from chunkstore_journal.objects import encode_format
     from chunkstore_journal.payloads import SnapshotLink
     from chunkstore_journal.service import ContainerJournal
     from chunkstore_journal.snapshot import write_base
+
+    names, storage = ContainerNames(container), guarded(storage)
+    format_ = find_format(storage, names)
+    if goes_on := format_ is not None:
+        _require_nothing(storage, names)
+        confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
+    else:
+        format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
+    wait_politely(storage, names, settings, patience_s)
+    place = Place(storage, names, settings)
+
+    def make(epoch: int, token: bytes) -> SnapshotLink:
+        pages = rows(place, epoch, goes_on)
+        return write_base(storage, names, container=format_.uuid, epoch=epoch, token=token, pages=pages)
+
+    own = parts.cache_of(storage, format_.uuid, settings, "owner") if cache is None else cache
+    try:
+        ContainerJournal(storage, names, format_, own, settings).found(make)
+    except Conflict as error:
+        raise _there_already(names) from error
+    finally:
+        place.pool.close()
+        if cache is None:
+            own.close()
+
+
+def _require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
+    """Raise ``InvalidArgument`` where a container was opened. One that no one ever opened holds nothing: somebody died while making it.
+
+    Changes nothing. Raises, too: ``ContainerNotFound`` (no one has begun one), ``Damaged``, and what the storage does. Retry: safe.
+    """
+    from chunkstore_bindings.wrappers.wrapping import guarded
+    from chunkstore_journal.history import open_streams
     from chunkstore_journal.walk import newest_opened
 
-    storage = guarded(storage)
-    format_ = find_format(storage, names)
-    if format_ is None:
-        format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
-    else:
-        # One that no one ever opened holds nothing: a restore died while making it.
-        if newest_opened(open_streams(storage, names)):
-            raise _there_already(names)
-        confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
-    uuid = format_.uuid
-    with (
-        closing(Place(storage, names, settings)) as place,
-        closing(parts.cache_of(storage, uuid, settings, "owner")) as cache,
-    ):
-
-        def make(epoch: int, token: bytes) -> SnapshotLink:
-            pages = State(source, chunks(), place, epoch, progress or (lambda _: None)).pages()
-            return write_base(storage, names, container=uuid, epoch=epoch, token=token, pages=pages)
-
-        try:
-            ContainerJournal(storage, names, format_, cache, settings).found(make)
-        except Conflict as error:
-            raise _there_already(names) from error
+    if newest_opened(open_streams(guarded(storage), names)):
+        raise _there_already(names)
 
 
 def _there_already(names: ContainerNames) -> InvalidArgument:

@@ -1,22 +1,25 @@
-"""Which rows an export holds, and which come along with a part: segments, their chunks, and the tables that speak of them.
+"""Which rows an export holds: those of segments, of the chunks in their lists, and of the tables that speak of them.
 
-Rows come from one view, in key order. A part is whole in itself: with a segment come its chunks, the borders of their blocks, the last
-events of its writers, its own retention policy, and the offload contexts of which it is the data. Garbage, sessions, pins and the scrub
-position stay. Memory: about 100 bytes for each chunk of a part; of everything, for each chunk in garbage."""
+Promises: rows come from one view, in key order. A part is whole in itself: with a segment come its chunks, the borders of their blocks,
+the last events of its writers, its own retention policy, and the offload contexts of which it is the data. Nothing that belongs to
+the container's history comes along: garbage and its chunks, sessions, pins, where scrubbing is. Segments and chunks are counted
+against one another, so that rows which do not add up are no export. Memory: about 100 bytes for each chunk of a part; of
+everything, for each chunk in garbage. Leaves out: bytes of the file (``files``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from hashlib import blake2b
+from typing import Final, NamedTuple
 
 from chunkstore.errors import Damaged, InvalidArgument, SegmentNotFound
-from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment, decode_table
+from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import (
     BLOCKS_NAMESPACE,
     CHUNK,
     GARBAGE,
-    QUOTA_NAMESPACE,
     RETENTION_NAMESPACE,
     SCRUB_KEY,
     SEGMENT,
@@ -26,37 +29,59 @@ from chunkstore.metadata.keys import (
     block_range,
     chunk_key,
     segment_key,
+    table_key,
     table_prefix,
     writer_range,
 )
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.reserved import pattern_key
 from chunkstore.records.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name
 from chunkstore.records.segments import SegmentRecord
 
-__all__ = ["CHOSEN_MAX", "EVERYTHING", "OFFLOAD_NAMESPACE", "NameFilter", "Selection", "after_all"]
+__all__ = ["CHOSEN_MAX", "EVERYTHING", "Choice", "NameFilter", "Selection", "check_choice"]
 
 Pair = tuple[bytes, bytes]
 CHOSEN_MAX: Final = 10_000
-"""Names in one choice: they are in the export's header."""
-OFFLOAD_NAMESPACE: Final = "offload"
+"""Names in one choice: they stand in the export's header."""
 _BLOCKS: Final = table_prefix(BLOCKS_NAMESPACE)
 _WRITERS: Final = table_prefix(WRITERS_NAMESPACE)
 
 
+class Choice(NamedTuple):
+    """What to export: segments by name, or by a prefix with ``*`` after it; a topic. Neither: everything."""
+
+    names: tuple[str, ...] = ()
+    topic: str = ""
+
+    @property
+    def is_everything(self) -> bool:
+        return not self.names and not self.topic
+
+
+def check_choice(segments: Sequence[str], topic: str | None) -> Choice:
+    """A caller's choice. Raises ``InvalidArgument``."""
+    if isinstance(segments, str) or not all(isinstance(name, str) for name in segments):
+        raise InvalidArgument("segments must be a sequence of names", argument="segments")
+    if len(segments) > CHOSEN_MAX:
+        text = f"at most {CHOSEN_MAX} names are chosen at once; use prefixes ('orders-*')"
+        raise InvalidArgument(text, argument="segments")
+    for name in segments:
+        check_segment_name(name, "segments")
+    if topic is not None:
+        # Here and below: with ledgers comes protobuf, which no one else should wait for.
+        from chunkstore.backup.topics import check_topic
+
+        check_topic(topic)
+    return Choice(tuple(sorted(set(segments))), topic or "")
+
+
 class NameFilter:
-    """Segments by ``names``, or by prefixes with ``*`` after them; none: all. Never changed. Raises ``InvalidArgument``."""
+    """Segments by ``names``, or by prefixes with ``*`` after them; none: all. Never changed."""
 
     __slots__ = ("_exact", "_prefixes", "names")
 
     def __init__(self, names: Sequence[str] = ()) -> None:
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise InvalidArgument("segments must be a sequence of names", argument="segments")
-        if len(names) > CHOSEN_MAX:
-            text = f"at most {CHOSEN_MAX} names are chosen at once; use prefixes ('orders-*')"
-            raise InvalidArgument(text, argument="segments")
-        for name in names:
-            check_segment_name(name, "segments")
-        self.names: tuple[str, ...] = tuple(sorted(set(names)))
+        self.names: tuple[str, ...] = check_choice(names, None).names
         self._exact = frozenset(name for name in self.names if not name.endswith("*"))
         self._prefixes = tuple(name[:-1] for name in self.names if name.endswith("*"))
 
@@ -69,6 +94,12 @@ class NameFilter:
         """Whether a segment is chosen."""
         return not self.names or name in self._exact or name.startswith(self._prefixes)
 
+    def digest(self) -> bytes:
+        """16 bytes that tell filters apart; none for the one that takes everything."""
+        if self.is_everything:
+            return b""
+        return blake2b(b"".join(name.encode() + b"\0" for name in self.names), digest_size=16).digest()
+
     def check(self, names: Iterable[str]) -> None:
         """Raise ``SegmentNotFound`` for a choice that chooses none of ``names``, which are all of a state."""
         exact, prefixes = set(self._exact), set(self._prefixes)
@@ -78,28 +109,6 @@ class NameFilter:
         if exact or prefixes:
             raise SegmentNotFound(min(exact or {item + "*" for item in prefixes}))
 
-    def takes_table(self, namespace: str) -> bool:
-        """Whether rows of a table may come along. Of the reserved ones: what they say is true in the other container, too."""
-        if namespace.startswith("!"):
-            return namespace == RETENTION_NAMESPACE or (namespace == QUOTA_NAMESPACE and self.is_everything)
-        return self.is_everything or namespace == OFFLOAD_NAMESPACE
-
-    def takes_row(self, namespace: str, key: bytes, value: bytes, view: MetadataView) -> bool:
-        """Whether a row of such a table does: of a part, what speaks only of segments that come. Raises ``Damaged``."""
-        if self.is_everything:
-            return True
-        if namespace == RETENTION_NAMESPACE:
-            if key[:1] == b"*":
-                return False
-            names = {key[1:].decode("utf-8", "replace")}
-        else:
-            # Here: contexts load protobuf, which no other backup needs.
-            from chunkstore.pulsar.contexts import decode_context
-
-            context = decode_context(key, value)
-            names = {context.data, context.index_segment} if context.complete else {context.data}
-        return all(self.takes(name) and view.get(segment_key(name)) is not None for name in names)
-
 
 EVERYTHING: Final = NameFilter()
 
@@ -107,17 +116,17 @@ EVERYTHING: Final = NameFilter()
 class Selection:
     """The rows of one choice in one view; iterate once. What it counts is complete at the end of the iteration."""
 
-    def __init__(self, view: MetadataView, chosen: NameFilter) -> None:
+    def __init__(self, view: MetadataView, choice: Choice) -> None:
         self._view = view
-        self._chosen = chosen
+        self._choice = choice
         self.segments: int = 0
         self.chunks: int = 0
         self.chunk_bytes: int = 0
         self._expected = 0
 
     def __iter__(self) -> Iterator[Pair]:
-        """Raises ``SegmentNotFound`` (nothing is as chosen), ``Damaged`` (rows that do not add up)."""
-        yield from self._everything() if self._chosen.is_everything else self._part()
+        """Raises ``SegmentNotFound`` and ``LedgerNotFound`` (nothing is as chosen), ``Damaged`` (rows that do not add up)."""
+        yield from self._everything() if self._choice.is_everything else self._part()
         if self.chunks != self._expected:
             raise Damaged(
                 f"{self.chunks} chunks were found, but the segments have {self._expected}; run check, and export only a sound container",
@@ -129,55 +138,68 @@ class Selection:
         self._expected += segment.chunk_count
         self.chunk_bytes += segment.length - segment.start_offset + segment.first_chunk_skip
 
+    # ---- everything
+
     def _everything(self) -> Iterator[Pair]:
         view = self._view
         dead, ended = _garbage(view)
         chunks = 0  # a million rows pass here: nothing is asked of each that need not be
-        rows = view.scan(CHUNK, after_all(CHUNK))
+        rows = view.scan(CHUNK, _behind(CHUNK))
         for pair in (row for row in rows if row[0][1:] not in dead) if dead else rows:
             chunks += 1
             yield pair
         self.chunks = chunks
-        for pair in view.scan(SEGMENT, after_all(SEGMENT)):
+        for pair in view.scan(SEGMENT, _behind(SEGMENT)):
             self._count(decode_segment(pair[0][1:].decode("utf-8", "replace"), pair[1]))
             yield pair
-        for pair in view.scan(TABLE, after_all(TABLE)):
+        for pair in view.scan(TABLE, _behind(TABLE)):
             if not _is_dead(pair[0], dead, ended):
                 yield pair
 
+    # ---- a part
+
     def _part(self) -> Iterator[Pair]:
+        from chunkstore.backup.topics import NAMESPACE, context_rows, segments_of
+
         view = self._view
-        every = view.scan(VISIBLE_SEGMENTS, after_all(SEGMENT))
-        rows = [(key, raw) for key, raw in every if self._chosen.takes(key[1:].decode("utf-8", "replace"))]
-        segments = [decode_segment(key[1:].decode("utf-8", "replace"), raw) for key, raw in rows]
-        self._chosen.check(key[1:].decode("utf-8", "replace") for key, _ in rows)
-        ids = sorted(identity for segment in segments for _, identity, _ in walk(view.get, segment))
+        names = set(self._choice.names)
+        if self._choice.topic:
+            names |= segments_of(view, self._choice.topic)
+        segments = sorted(self._named(names), key=lambda segment: segment.name.encode())
+        ids = sorted(_ids_of(view, segments))
         for identity in ids:
             self.chunks += 1
             yield chunk_key(identity), _found(view, chunk_key(identity))
         for segment in segments:
             self._count(segment)
-        yield from rows
+            yield segment_key(segment.name), _found(view, segment_key(segment.name))
         # Namespaces in the order of their keys, the shorter ones first.
         tables = [
             (BLOCKS_NAMESPACE, (pair for identity in ids for pair in view.scan(*block_range(identity)))),
-            (OFFLOAD_NAMESPACE, self._rows_of(OFFLOAD_NAMESPACE)),
+            (NAMESPACE, context_rows(view, {segment.name for segment in segments})),
             (WRITERS_NAMESPACE, (pair for known in sorted(s.id for s in segments) for pair in view.scan(*writer_range(known)))),
-            (RETENTION_NAMESPACE, self._rows_of(RETENTION_NAMESPACE)),
+            (RETENTION_NAMESPACE, _policies(view, segments)),
         ]  # fmt: skip
         for _, pairs in sorted(tables, key=lambda item: table_prefix(item[0])):
             yield from pairs
 
-    def _rows_of(self, namespace: str) -> Iterator[Pair]:
-        prefix = table_prefix(namespace)
-        for key, raw in self._view.scan(prefix, after_all(prefix)):
-            if self._chosen.takes_row(namespace, key[len(prefix) :], decode_table(key, raw).value, self._view):
-                yield key, raw
+    def _named(self, names: set[str]) -> list[SegmentRecord]:
+        found = dict[str, SegmentRecord]()
+        for name in names:
+            prefix = segment_key(name.removesuffix("*"))
+            stop = prefix + (b"\xff" if name.endswith("*") else b"\0")
+            rows = list(self._view.scan(max(prefix, VISIBLE_SEGMENTS), stop))
+            if not rows:
+                raise SegmentNotFound(name)
+            found |= {
+                text: decode_segment(text, raw)
+                for text, raw in ((k[1:].decode("utf-8", "replace"), v) for k, v in rows)
+            }
+        return list(found.values())
 
 
-def after_all(prefix: bytes) -> bytes:
-    """What is above all keys that begin so: no prefix here ends with the last of all bytes."""
-    return prefix[:-1] + bytes((prefix[-1] + 1,))
+def _behind(kind: bytes) -> bytes:
+    return bytes((kind[0] + 1,))
 
 
 def _found(view: MetadataView, key: bytes) -> bytes:
@@ -188,9 +210,9 @@ def _found(view: MetadataView, key: bytes) -> bytes:
 
 
 def _garbage(view: MetadataView) -> tuple[set[bytes], set[bytes]]:
-    """The chunks in garbage ranges, and the ids of segments that ended with them, as in keys. Raises ``Damaged``."""
+    """The chunks in garbage ranges, and of the segments that ended with them the ids, as they stand in keys. Raises ``Damaged``."""
     dead, ended = set[bytes](), set[bytes]()
-    for key, raw in view.scan(GARBAGE, after_all(GARBAGE)):
+    for key, raw in view.scan(GARBAGE, _behind(GARBAGE)):
         garbage = decode_garbage(repr(key), raw)
         if garbage.ended_segment_id:
             ended.add(garbage.ended_segment_id.to_bytes(8, "big"))
@@ -210,3 +232,16 @@ def _is_dead(key: bytes, dead: set[bytes], ended: set[bytes]) -> bool:
     if key.startswith(_WRITERS):
         return key[len(_WRITERS) : len(_WRITERS) + 8] in ended
     return key == SCRUB_KEY
+
+
+def _ids_of(view: MetadataView, segments: list[SegmentRecord]) -> Iterator[bytes]:
+    for segment in segments:
+        for _, identity, _ in walk(view.get, segment):
+            yield identity
+
+
+def _policies(view: MetadataView, segments: list[SegmentRecord]) -> Iterator[Pair]:
+    for segment in segments:
+        if not segment.name.endswith("*"):
+            key = table_key(RETENTION_NAMESPACE, pattern_key(segment.name))
+            yield from view.scan(key, key + b"\0")

@@ -16,7 +16,7 @@ from typing import Final, Self
 from weakref import proxy
 
 from chunkstore.asks import Ask, AskCommit, AskJob, AskPin, AskSession, Event, Result, Stage, check_ask
-from chunkstore.changes import Append, Change, EndSession, TablePut, check_changes
+from chunkstore.changes import Append, Change, Create, EndSession, TablePut, check_changes
 from chunkstore.checksum import check_data
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -32,7 +32,7 @@ from chunkstore.operations.spill import Spiller
 from chunkstore.operations.tables import TableReader, version_put
 from chunkstore.parts import ContainerParts
 from chunkstore.records.arguments import SegmentRef, check_flags, check_pin
-from chunkstore.records.names import check_segment_name
+from chunkstore.records.names import HEADERS_NAMESPACE, check_segment_name
 from chunkstore.records.reports import (
     CollectReport,
     DefragAction,
@@ -99,6 +99,10 @@ class UpkeepCalls:
         if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
             raise InvalidArgument("commit takes a sequence of changes", argument="changes")
         check_changes(changes)
+        imports = any(type(change) is TablePut and change.namespace == HEADERS_NAMESPACE for change in changes)
+        for change in changes:
+            if type(change) is Create and not imports:
+                self._container.fetch(change.name)
         return commit(self._container, changes)
 
     # As ``chunkstore.engine.owner.Owner``

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,10 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.metadata import index
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
-from tests.support.worlds import World
+from tests.support.worlds import ShelfCache, World
 
 
 @pytest.fixture
@@ -43,10 +41,19 @@ def target(world: World, tmp_path: Path) -> Iterator[World]:
 def restored(
     world: World, target: World, wrap: Callable[[ChunkStorage], ChunkStorage] | None = None, **given: Any
 ) -> RestoreReport:
-    """``restore`` between the storages of these worlds, with caches of its own."""
+    """``restore`` with the caches of these worlds."""
+    old, new = world.storage(), target.storage(wrap)
     settings = target.settings(rolling=given.pop("rolling", None))
-    settings = replace(settings, cache_dir=str(target.tmp_path / "cache"))
-    return restore(world.storage(), target.storage(wrap), settings=settings, **given)
+    if world.kind == "filesystem":
+        return restore(old, new, settings=settings, **given)
+    sides = {"owner": (new, target), "past": (old, world), "replica": (old, world)}
+
+    def caches(role: str) -> ShelfCache:
+        storage, of = sides[role]
+        container = given.get("new_container") or given.get("container", "default")
+        return ShelfCache(storage, container if role == "owner" else given.get("container", "default"), role, of._shelf)
+
+    return restore(old, new, settings=settings, caches=caches, **given)
 
 
 def described(store: Any) -> dict[str, Any]:
@@ -242,7 +249,7 @@ def test_it_goes_on_wherever_it_was_interrupted(
     world: World, target: World, monkeypatch: pytest.MonkeyPatch, *, after: bool
 ) -> None:
     """The storage fails once at the n-th call that changes anything, for every n; then the same call again, on another machine."""
-    monkeypatch.setattr(survey, "_PAGE", 3)
+    monkeypatch.setattr(founding, "_PAGE", 3)
     monkeypatch.setattr(copy_in, "_WINDOW_BYTES", 70_000)
     monkeypatch.setattr(copy_in, "_HELD_BYTES", 100_000)
     store = filled(world)
@@ -275,7 +282,7 @@ def test_it_goes_on_wherever_it_was_interrupted(
 def test_a_long_segment_and_many_writers_come_page_by_page(
     world: World, target: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(survey, "_PAGE", 4)
+    monkeypatch.setattr(founding, "_PAGE", 4)
     monkeypatch.setattr(founding, "_SPOOL_PAGE", 3)
     store = world.open(rolling=4)
     world.still(store)
@@ -323,12 +330,13 @@ def test_rows_that_do_not_hold_together_never_become_a_container(
 ) -> None:
     store = filled(world)
     lsn = store.pin("before").lsn
+    chunks_of = survey.chunks_of
 
-    def shortened(get: Any, segment: Any) -> Iterator[Any]:
-        found = list(index.walk(get, segment))
-        yield from found[: len(found) - (segment.name == "joined")]
+    def shortened(*given: Any, **named: Any) -> Iterator[Any]:
+        found = list(chunks_of(*given, **named))
+        yield from found[: len(found) - (found[0].segment.name == "joined") if found else 0]
 
-    monkeypatch.setattr("chunkstore.backup.survey.walk", shortened)
+    monkeypatch.setattr(survey, "chunks_of", shortened)
     with pytest.raises(Damaged):
         restored(world, target, lsn=lsn)
     assert not target.storage().list("")[0]
