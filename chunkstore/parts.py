@@ -142,8 +142,8 @@ class ContainerParts:
         return found
 
     def stored_sizes(self, epoch: int | None) -> tuple[int, int, int]:
-        """Bytes of the journal, of its open stream, and of snapshots; see ``chunkstore_journal.sizes``."""
-        from chunkstore_journal.sizes import stored_sizes
+        """Bytes of the journal, of its open stream, and of snapshots; see ``chunkstore_journal.inspect``."""
+        from chunkstore_journal.inspect import stored_sizes
 
         return stored_sizes(self.storage, self.names, epoch)
 
