@@ -24,7 +24,7 @@ from chunkstore.backup.files import (
     open_export,
     write_export,
 )
-from chunkstore.backup.selection import Choice, Selection, check_choice
+from chunkstore.backup.selection import NameFilter, Selection
 from chunkstore.config import Settings
 from chunkstore.engine.reading import context_of
 from chunkstore.engine.replica import Replica
@@ -139,7 +139,7 @@ def export(
     taken), ``SegmentNotFound``, ``LedgerNotFound``, ``Damaged`` (the metadata do not add up), ``StorageFull`` and ``StorageUnavailable``
     (of the file's disk, too), ``DeadlineExceeded``, and what pinning and reading raise. Retry: safe, once a pin that was left is gone.
     """
-    choice = check_choice(segments, topic)
+    chosen = NameFilter(segments, topic)
     check_pin("", expires_s)
     check_flags(pin=pin)
     target = check_path(path)
@@ -159,7 +159,7 @@ def export(
         try:
             made = made_pin(shown, maker, name, f"export to {target[-200:]}", expires_s)
             try:
-                return _write(shown, sink, target, choice, made)
+                return _write(shown, sink, target, chosen, made)
             except BaseException:
                 if maker is not None:
                     with suppress(ChunkstoreError):
@@ -170,9 +170,9 @@ def export(
 
 
 def _write(
-    store: ChunkedSegmentStorage | Replica, sink: FileSink, target: str, choice: Choice, made: Pin | None
+    store: ChunkedSegmentStorage | Replica, sink: FileSink, target: str, chosen: NameFilter, made: Pin | None
 ) -> ExportReport:
-    header, selection, rows = write_rows_of(store, sink, choice, made, sink.path)
+    header, selection, rows = write_rows_of(store, sink, chosen, made, sink.path)
     reread = read_export(sink.path)
     for _ in reread:
         pass
@@ -196,7 +196,7 @@ def _write(
 
 
 def write_rows_of(
-    store: ChunkedSegmentStorage | Replica, sink: FileSink, choice: Choice, made: Pin | None, name: str
+    store: ChunkedSegmentStorage | Replica, sink: FileSink, chosen: NameFilter, made: Pin | None, name: str
 ) -> tuple[ExportHeader, Selection, int]:
     """Write a choice of the rows that ``store`` shows now; the header, what was selected, and the number of rows."""
     context = context_of(store)
@@ -207,9 +207,16 @@ def write_rows_of(
         position, digest = view.head
         pin_name = "" if made is None else made.name
         header = ExportHeader(
-            uuid, context.names.container, context.storage.url, position, digest, runtime.now_ms(), choice, pin_name
+            uuid,
+            context.names.container,
+            context.storage.url,
+            position,
+            digest,
+            runtime.now_ms(),
+            chosen.choice,
+            pin_name,
         )
-        selection = Selection(view, choice)
+        selection = Selection(view, chosen)
         return header, selection, write_export(sink, header, selection, name)
 
     found = context.look(written)

@@ -5,12 +5,14 @@ reached and right. What an export names is checked before it is used as a name."
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from chunkstore.backup.selection import CHOSEN_MAX, Choice
-from chunkstore.errors import Damaged, InvalidArgument, OutcomeUnknown
+from chunkstore.errors import Damaged, InvalidArgument, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE
 from chunkstore.metadata.port import Position
 from chunkstore.parts import EXPORT_VERSION, MAGIC, MARKER, fields_of, read_small
@@ -31,6 +33,7 @@ __all__ = [
     "delete_export",
     "keep_private",
     "linker",
+    "local_errors",
     "open_export",
     "open_stored_export",
     "put_once",
@@ -197,6 +200,16 @@ def _header(value: object, object: str, at: int) -> ExportHeader:
         raise Damaged(error.message, object=object, position=at) from error
     choice = Choice(tuple(str(item) for item in names), topic)
     return ExportHeader(container, name, root, position, digest, time_ms, choice, pin)
+
+
+@contextmanager
+def local_errors(path: str) -> Iterator[None]:
+    """Errors of a local file or folder, in our words: ``StorageFull`` and ``StorageUnavailable``."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise (StorageFull if full else StorageUnavailable)(str(error), object=path) from error
 
 
 def container_uuid(storage: ChunkStorage, names: ContainerNames) -> bytes:

@@ -6,7 +6,6 @@ Promises: the source is only read; the new container is whole or opened by no on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,11 +13,11 @@ from chunkstore import parts
 from chunkstore.assembly import check_patience
 from chunkstore.backup import runs
 from chunkstore.backup.copy_in import Place
-from chunkstore.backup.founding import Chunks, State
+from chunkstore.backup.founding import State
 from chunkstore.backup.salvage import Salvage, SalvageReport
 from chunkstore.backup.selection import NameFilter
-from chunkstore.backup.sources import Caches, Moment, is_export, open_source
-from chunkstore.backup.survey import MissingChunk, require_complete, survey
+from chunkstore.backup.sources import Caches, Moment, Opening, is_export, open_source
+from chunkstore.backup.survey import MissingChunk, Stretch, require_complete, stretches, survey
 from chunkstore.config import Settings
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.metadata.port import MetadataCache
@@ -98,47 +97,38 @@ def restore(
     ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged`` (a chunk, or the file), ``NotOwner``,
     ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
     """
-    chosen, names = parts.checked_settings(settings), NameFilter(segments)
+    how = Opening(ContainerNames(container).container, parts.checked_settings(settings), NameFilter(segments), caches)
     check_flags(dry_run=dry_run, salvage=salvage)
     patience_s = check_patience(wait_s, take_over)
-    container = ContainerNames(container).container
     if new_container is not None:
         ContainerNames(new_container)
-    moment = Moment(lsn, time, snapshot)
     with (
-        open_source(
-            root,
-            from_,
-            container=container,
-            moment=moment,
-            settings=chosen,
-            caches=caches,
-            chosen=names,
-            salvage=salvage,
-        ) as source,
-        parts.storage_of(new_root, chosen) as new,
-        closing(Chunks()) as chunks,
+        open_source(root, from_, Moment(lsn, time, snapshot), how, salvage=salvage) as source,
+        parts.storage_of(new_root, how.settings) as new,
     ):
         target = source.names.container if new_container is None else new_container
         runs.require_apart(source.storage, source.names.container, new, target, "new_root")
-        keep = None if dry_run else chunks.keep
-        salvaged: SalvageReport | None = None
-        if salvage:
-            sound = Salvage(source, keep)
-            found = survey(source, sound.keep, ask=False)
-            salvaged = sound.finish()
-            source = source._replace(parts=sound.parts)
-        else:
-            found = survey(source, keep)
+        whole = survey(source, ask=not salvage)
+        sound = Salvage(source)
+
+        def pages() -> Iterator[list[Stretch]]:
+            nonlocal sound
+            sound = Salvage(source)
+            return sound.sound(stretches(source)) if salvage else stretches(source)
+
+        if dry_run and salvage:
+            for _ in pages():
+                pass
         if not dry_run:
-            require_complete(found)
+            require_complete(whole)
 
             def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[list[tuple[bytes, bytes]]]:
-                return State(source, chunks, place, epoch=epoch, goes_on=goes_on, progress=progress).pages()
+                return State(source, pages(), place, epoch, progress or (lambda _: None), goes_on=goes_on).pages()
 
-            cache = None if caches is None else caches("owner")
-            make_container(new, container=target, settings=chosen, rows=rows, patience_s=patience_s, cache=cache)
-        return RestoreReport(target, source.origin.lsn, *found, dry_run=dry_run, salvaged=salvaged)
+            cache = how.cache("owner")
+            make_container(new, ContainerNames(target), how.settings, rows, patience_s=patience_s, cache=cache)
+        lost = sound.report() if salvage else None
+        return RestoreReport(target, source.view.head.position.lsn, *whole, dry_run=dry_run, salvaged=lost)
 
 
 def import_(
@@ -160,10 +150,10 @@ def import_(
 
 def make_container(
     storage: ChunkStorage,
-    *,
-    container: str,
+    names: ContainerNames,
     settings: Settings,
     rows: Callable[[Place, int, bool], Iterator[list[tuple[bytes, bytes]]]],
+    *,
     patience_s: float | None,
     cache: MetadataCache | None = None,
 ) -> None:
@@ -181,7 +171,7 @@ def make_container(
     from chunkstore_journal.service import ContainerJournal
     from chunkstore_journal.snapshot import write_base
 
-    names, storage = ContainerNames(container), guarded(storage)
+    storage = guarded(storage)
     format_ = find_format(storage, names)
     if goes_on := format_ is not None:
         _require_nothing(storage, names)
@@ -201,7 +191,7 @@ def make_container(
     except Conflict as error:
         raise _there_already(names) from error
     finally:
-        place.pool.close()
+        place.close()
         if cache is None:
             own.close()
 

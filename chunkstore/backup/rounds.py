@@ -44,7 +44,7 @@ from chunkstore.backup.files import (
     write_export,
 )
 from chunkstore.backup.runs import BackupInfo
-from chunkstore.backup.selection import Choice, Selection
+from chunkstore.backup.selection import NameFilter, Selection
 from chunkstore.config import MIB, Settings
 from chunkstore.engine.reading import context_of
 from chunkstore.engine.replica import Replica
@@ -276,7 +276,7 @@ class _Run:
         def rows(path: str) -> tuple[ExportHeader, Selection]:
             sink = FileSink(path)
             try:
-                header, selection, _ = write_rows_of(self.store, sink, Choice(), None, path)
+                header, selection, _ = write_rows_of(self.store, sink, NameFilter(), None, path)
             finally:
                 sink.close()
             return header, selection

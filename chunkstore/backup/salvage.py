@@ -1,25 +1,23 @@
-"""Salvage: what is left of a damaged container, as a state that can be imported (protocol 3.15).
+"""Salvage: what is left of a damaged container, as a state that can be copied (protocol 3.15).
 
-Promises: the source is only read. Every block of every chunk is compared with its recorded CRC32C first; a rotten or missing one is taken
-from the copy, if that has it. A segment that has lost bytes ends in front of the first lost one, and is sealed; what follows a hole becomes
-a sealed segment of its own, with the offsets that it had. So no reader is shown bytes that were not written there, and lost ranges are
-told. Leaves out: which record is the last good one (``chunkstore_journal.salvage``), the new container (``founding``).
-"""
+The source is only read. Every block of every chunk is compared with its recorded CRC32C first; a rotten or missing one is taken from the
+copy, if that has it. A segment that has lost bytes ends in front of the first lost one, and is sealed; what follows a hole becomes a
+sealed segment of its own, with the offsets that it had. So no reader is shown bytes that were not written there, and lost ranges are
+told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.backup.copy_in import ForeignChunk
-from chunkstore.backup.survey import FoundChunk, Source
+from chunkstore.backup.survey import FoundChunk, Source, Stretch
 from chunkstore.config import LIMITS
 from chunkstore.journal import RecordsPast
 from chunkstore.metadata.keys import segment_key
-from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.read_slices import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
 from chunkstore.records.blocks import Borders, Piece, merged_borders
 from chunkstore.records.names import Address, BackupNames
@@ -63,49 +61,35 @@ class SalvageReport(NamedTuple):
 
 
 class Salvage:
-    """Takes chunks as ``survey`` finds them, in order, and hands on what of them is sound. Use once, and ``finish`` it."""
+    """What is sound of the segments that ``stretches`` finds. Use once, and ask for the ``report`` at the end."""
 
-    def __init__(self, source: Source, keep: Callable[[list[FoundChunk]], object] | None) -> None:
-        self.parts: dict[str, list[SegmentRecord]] = {}
-        """What is left of segments that have lost bytes; those but the first are new ones, and have no id yet."""
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._keep = keep
         self._lost: list[LostRange] = []
         self._lost_ranges = self._lost_bytes = self._replaced_bytes = 0
-        self._segment: SegmentRecord | None = None
-        self._left: list[SegmentRecord] = []
+        self._part: SegmentRecord | None = None
+        """What is left of the present segment, or of it after the last hole: a new segment, which has no id yet."""
+        self._has_lost = False
         """Of the present segment."""
         self._flaw = ""
         """The first chunk of the present hole."""
         self._made: set[str] = set()
 
-    def keep(self, found: list[FoundChunk]) -> None:
-        """Compare these. Raises what the storages raise."""
-        pool = runtime.pool("chunkstore-salvage", _WORKERS)
-        try:
-            pieces = pool.run_all([partial(self._sound_pieces, item) for item in found])
-        finally:
-            pool.close()
-        kept: list[FoundChunk] = []
-        for item, sound in zip(found, pieces, strict=True):
-            if self._segment is None or self._segment.name != item.segment.name:
-                self._end_segment()
-                self._segment, self._left = item.segment, [_beginning(item.segment, item.segment.start_offset)]
-            chunk, stop = item.chunk.address.object, item.offset
-            for piece in sound:
-                stop = piece.offset + piece.chunk.length
-                if stop > item.segment.start_offset:
-                    self._add(piece, chunk)
-                    kept.append(piece)
-            if stop < item.offset + item.chunk.length:
-                self._flaw = self._flaw or chunk
-        if self._keep is not None:
-            self._keep(kept)
+    def sound(self, pages: Iterable[list[Stretch]]) -> Iterator[list[Stretch]]:
+        """What is left of these. Raises what the storages raise."""
+        with closing(runtime.pool("chunkstore-salvage", _WORKERS)) as pool:
+            for page in pages:
+                calls = [partial(self._sound_pieces, chunk) for stretch in page for chunk in stretch.chunks]
+                found = iter(pool.run_all(calls))
+                yield [
+                    left
+                    for stretch in page
+                    for left in self._left_of(stretch, [(chunk, next(found)) for chunk in stretch.chunks])
+                ]
 
-    def finish(self) -> SalvageReport:
+    def report(self) -> SalvageReport:
         """What is lost in all."""
-        self._end_segment()
-        damage, past = self._source.end
+        damage, past = self._source.damage, self._source.past
         return SalvageReport(
             damage.message if damage is not None else "",
             damage.object if damage is not None else "",
@@ -117,67 +101,71 @@ class Salvage:
             self._replaced_bytes,
         )
 
-    def _add(self, piece: FoundChunk, chunk: str) -> None:
-        last, stop = self._left[-1], piece.offset + piece.chunk.length
-        if piece.offset > last.length:
-            rest = self._new_name(piece.segment.name, piece.offset)
-            self._flaw = self._flaw or chunk
-            self._lose(piece.offset, rest)
-            last = _beginning(piece.segment, piece.offset)._replace(name=rest, id=0)
-            self._left.append(last)
-        if last.length == last.start_offset:
-            last = last._replace(first_chunk_skip=last.start_offset - piece.offset)
-        self._left[-1] = last._replace(length=stop)
-        self._flaw = ""
-        self._replaced_bytes += piece.chunk.length * piece.chunk.in_copy
+    def _left_of(self, stretch: Stretch, found: Iterable[tuple[FoundChunk, list[FoundChunk]]]) -> Iterator[Stretch]:
+        """Of chunks and their sound pieces: the stretches of the segment and of those that are made of its rests."""
+        segment = stretch.segment
+        part = self._part or _beginning(segment, segment.start_offset)
+        kept: list[FoundChunk] = []
+        for chunk, pieces in found:
+            stop = chunk.offset
+            for piece in pieces:
+                stop = piece.offset + piece.length
+                if stop <= segment.start_offset:
+                    continue
+                if piece.offset > part.length:
+                    self._flaw = self._flaw or chunk.address.object
+                    rest = self._new_name(segment.name, piece.offset)
+                    self._lose(segment, part, piece.offset, rest)
+                    yield Stretch(self._sealed(part), kept, is_last=True)
+                    part, kept = _beginning(segment, piece.offset)._replace(name=rest, id=0), []
+                if part.length == part.start_offset:
+                    part = part._replace(first_chunk_skip=part.start_offset - piece.offset)
+                part = part._replace(length=stop)
+                kept.append(piece)
+                self._flaw = ""
+                self._replaced_bytes += piece.length * (piece.storage is not self._source.storage)
+            if stop < chunk.offset + chunk.length:
+                self._flaw = self._flaw or chunk.address.object
+        if stretch.is_last and part.length < segment.length:
+            self._lose(segment, part, segment.length, "")
+        if stretch.is_last or kept:
+            yield Stretch(self._sealed(part), kept, stretch.is_last)
+        self._part = part
+        if stretch.is_last:
+            self._part, self._has_lost, self._flaw = None, False, ""
 
-    def _lose(self, stop: int, rest: str) -> None:
-        start, name = self._left[-1].length, self._left[0].name
+    def _sealed(self, part: SegmentRecord) -> SegmentRecord:
+        return part._replace(flags=part.flags | FLAG_SEALED * self._has_lost)
+
+    def _lose(self, segment: SegmentRecord, part: SegmentRecord, stop: int, rest: str) -> None:
+        self._has_lost = True
         self._lost_ranges += 1
-        self._lost_bytes += stop - start
+        self._lost_bytes += stop - part.length
         if len(self._lost) < _LOST_MAX:
-            self._lost.append(LostRange(name, start, stop, self._flaw, rest))
-
-    def _end_segment(self) -> None:
-        segment, self._segment = self._segment, None
-        if segment is None:
-            return
-        if self._left[-1].length < segment.length:
-            self._lose(segment.length, "")
-        if self._left != [segment]:
-            has_lost = len(self._left) > 1 or self._left[0].length < segment.length
-            flags = segment.flags | FLAG_SEALED * has_lost
-            self.parts[segment.name] = [part._replace(flags=flags) for part in self._left]
-        self._flaw = ""
+            self._lost.append(LostRange(segment.name, part.length, stop, self._flaw, rest))
 
     def _new_name(self, name: str, offset: int) -> str:
         """A name that no segment has."""
         tail = f".after-{offset}"
-
-        def taken(view: MetadataView) -> bool:
-            return made in self._made or view.get(segment_key(made)) is not None
-
         while True:
             made = name.encode()[: LIMITS.segment_name_bytes_max - len(tail)].decode("utf-8", "ignore") + tail
-            if not self._source.look(taken):
+            if made not in self._made and self._source.view.get(segment_key(made)) is None:
                 self._made.add(made)
                 return made
             tail += "+"
 
     # ---- comparing
 
-    def _sound_pieces(self, item: FoundChunk) -> list[FoundChunk]:
+    def _sound_pieces(self, chunk: FoundChunk) -> list[FoundChunk]:
         """The stretches of whole blocks that are sound, each in one place."""
-        source, chunk = self._source, item.chunk
-        assert chunk.borders is not None
-        at, crcs = chunk.borders
-        places = [*places_of(source.storage, chunk.address, source.names, item.identity, source.copy)]
+        source, (at, crcs) = self._source, chunk.borders
+        places = [*places_of(source.storage, chunk.address, source.names, chunk.identity, source.copy)]
         found = _found(places, chunk.borders)
-        if NOWHERE in found and source.copy is not None and (more := _growing(source, item.identity, source.copy)):
+        if NOWHERE in found and source.copy is not None and (more := _growing(source, chunk.identity, source.copy)):
             places += more
             found = _found(places, chunk.borders)
         if not any(found):
-            return [item]
+            return [chunk]
         pieces = list[FoundChunk]()
         stop = 0
         for place, blocks in groupby(found):
@@ -185,9 +173,9 @@ class Salvage:
             if place != NOWHERE:
                 low, high = at[first], at[stop]
                 borders = merged_borders([Piece(low, high, Borders(at[first : stop + 1], crcs[first : stop + 1]))])
-                address = Address(places[place][1].object, places[place][1].offset + low)
-                part = ForeignChunk(address, high - low, borders, chunk.created_ms, place > 0)
-                pieces.append(FoundChunk(item.segment, item.offset + low, part, item.identity))
+                storage, (name, begin) = places[place]
+                piece = chunk._replace(offset=chunk.offset + low, length=high - low, storage=storage)
+                pieces.append(piece._replace(address=Address(name, begin + low), borders=borders))
         return pieces
 
 

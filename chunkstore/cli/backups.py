@@ -11,7 +11,7 @@ import typer
 
 import chunkstore
 from chunkstore import backup as backups
-from chunkstore.backup.selection import check_choice
+from chunkstore.backup.selection import NameFilter
 from chunkstore.cli import access
 from chunkstore.cli.options import age_option, argument, flag, option
 from chunkstore.cli.output import (
@@ -75,7 +75,7 @@ def export(
         return
     if root is None or file is None:
         raise InvalidArgument("give ROOT and FILE, or --list FILE, or --verify FILE", argument="FILE")
-    check_choice(segments or (), topic)
+    NameFilter(segments or (), topic)
     check_pin("", expires_s)
     backups.check_path(file)
     with _opened(here, root, no_pin=no_pin) as (store, pins):

@@ -24,6 +24,7 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
+from chunkstore.metadata import index
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
@@ -222,6 +223,29 @@ def test_rot_is_found_on_the_way_and_nobody_sees_what_is_half_made(world: World,
     assert described(target.open()) == expected
 
 
+def test_what_an_earlier_try_has_copied_is_compared_and_used(
+    world: World, target: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "_PAGE", 2)
+    store = filled(world)
+    lsn = store.pin("before").lsn
+    expected = described(store)
+    (chunk,) = (chunk.name for chunk in store.layout("b"))
+    sound = world.content(chunk)
+    world.overwrite(chunk, sound[:-1] + bytes((sound[-1] ^ 1,)))
+    with pytest.raises(Damaged):
+        restored(world, target, lsn=lsn)
+    rotten, *first = (name for name in target.objects("default/d/") if len(target.content(name)) < 9)
+    target.overwrite(rotten, bytes(8))
+    world.overwrite(chunk, sound)
+    restored(world, target, lsn=lsn)
+    new = target.open()
+    used = {chunk.name for name in expected for chunk in new.layout(name)}
+    assert first and used >= {*first} and rotten not in used
+    assert described(new) == expected
+    assert problems(new.check("deep")) == []
+
+
 class Cut:
     """The storage fails at the call of this number that changes anything, once."""
 
@@ -249,7 +273,7 @@ def test_it_goes_on_wherever_it_was_interrupted(
     world: World, target: World, monkeypatch: pytest.MonkeyPatch, *, after: bool
 ) -> None:
     """The storage fails once at the n-th call that changes anything, for every n; then the same call again, on another machine."""
-    monkeypatch.setattr(founding, "_PAGE", 3)
+    monkeypatch.setattr(survey, "_PAGE", 3)
     monkeypatch.setattr(copy_in, "_WINDOW_BYTES", 70_000)
     monkeypatch.setattr(copy_in, "_HELD_BYTES", 100_000)
     store = filled(world)
@@ -282,7 +306,7 @@ def test_it_goes_on_wherever_it_was_interrupted(
 def test_a_long_segment_and_many_writers_come_page_by_page(
     world: World, target: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(founding, "_PAGE", 4)
+    monkeypatch.setattr(survey, "_PAGE", 4)
     monkeypatch.setattr(founding, "_SPOOL_PAGE", 3)
     store = world.open(rolling=4)
     world.still(store)
@@ -330,13 +354,12 @@ def test_rows_that_do_not_hold_together_never_become_a_container(
 ) -> None:
     store = filled(world)
     lsn = store.pin("before").lsn
-    chunks_of = survey.chunks_of
 
-    def shortened(*given: Any, **named: Any) -> Iterator[Any]:
-        found = list(chunks_of(*given, **named))
-        yield from found[: len(found) - (found[0].segment.name == "joined") if found else 0]
+    def shortened(get: Any, segment: Any) -> Iterator[Any]:
+        found = list(index.walk(get, segment))
+        yield from found[: len(found) - (segment.name == "joined")]
 
-    monkeypatch.setattr(survey, "chunks_of", shortened)
+    monkeypatch.setattr("chunkstore.backup.survey.walk", shortened)
     with pytest.raises(Damaged):
         restored(world, target, lsn=lsn)
     assert not target.storage().list("")[0]
