@@ -15,9 +15,9 @@ from chunkstore import runtime
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
 from chunkstore.journal import LeaseInfo, RecordKind
 from chunkstore.metadata.codec import decode_extent
-from chunkstore.metadata.inline_index import all_extents
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataView, Position
+from chunkstore.metadata.retained import all_extents
 from chunkstore.records.arguments import moment_text
 from chunkstore.records.invariants import CUTS, FUTURE_MS, PINNED, Finding
 from chunkstore.records.names import ContainerNames, parse_place

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkNotFound, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
-from chunkstore.metadata.inline_index import oldest_inline_record
-from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
+from chunkstore.metadata.retained import oldest_inline_record, pinned_lsn
 from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.claim import ClaimAttempt, new_attempt
