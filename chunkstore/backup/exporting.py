@@ -5,10 +5,9 @@ nor the root."""
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
@@ -21,11 +20,13 @@ from chunkstore.backup.files import (
     ExportHeader,
     ExportSink,
     container_uuid,
+    local_errors,
     open_export,
     write_export,
 )
 from chunkstore.backup.selection import NameFilter, Selection
 from chunkstore.config import Settings
+from chunkstore.engine.owner import Asker
 from chunkstore.engine.reading import context_of
 from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage
@@ -33,7 +34,6 @@ from chunkstore.errors import (
     ChunkstoreError,
     DeadlineExceeded,
     InvalidArgument,
-    StorageFull,
     StorageUnavailable,
     Unsupported,
 )
@@ -53,6 +53,7 @@ from chunkstore.registry import Root, open_storage, require_known_place
 from chunkstore.storage import ChunkStorage
 
 __all__ = [
+    "Claim",
     "ExportReport",
     "ExportVerification",
     "FileSink",
@@ -60,9 +61,8 @@ __all__ = [
     "Subject",
     "check_path",
     "export",
-    "made_pin",
     "opened_to_read",
-    "pins_of",
+    "pinned",
     "read_export",
     "read_segments",
     "root_of",
@@ -72,7 +72,6 @@ __all__ = [
 
 _POLL_S: Final = 0.05
 _STEP: Final = 1_000
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Pins(Protocol):
@@ -80,6 +79,19 @@ class Pins(Protocol):
 
     def pin(self, name: str, note: str = "", expires_s: float | None = None) -> Pin: ...
     def unpin(self, name: str) -> bool: ...
+
+
+class Claim(NamedTuple):
+    """How a root is opened: its container is claimed, or read."""
+
+    container: str
+    settings: Settings | None
+    wait_s: float | None
+    take_over: bool
+
+
+Subject: TypeAlias = ChunkedSegmentStorage | Asker | Replica | Root
+"""What is exported or backed up: an owner, a client of one, a replica, or a root."""
 
 
 class ExportReport(NamedTuple):
@@ -127,8 +139,8 @@ def export(
 ) -> ExportReport:
     """Write what the metadata say now into a new file, under a pin that stays.
 
-    ``store``: an owner, or a replica; or a root, whose ``container`` is opened with ``settings`` for it: claimed for the pin, only read
-    where none is made. ``wait_s``, ``take_over``: as of ``chunkstore.open``.
+    ``store``: an owner; a client of one (``open_asker``), which asks it for the pin; a replica; or a root, whose ``container`` is opened
+    with ``settings``: claimed for the pin, only read where none is made. ``wait_s``, ``take_over``: as of ``chunkstore.open``.
     ``segments``: their names, or prefixes that end with ``*``; ``topic``: the segments of its ledgers; neither: everything. A part is
     whole in itself: with a segment come its writers' last events, with a ledger what says what it is. ``pin_name``: else the file's own
     name after ``export-``; it goes with ``unpin``, or ``expires_s`` seconds later at the earliest. Without a pin the file is worth nothing
@@ -146,43 +158,18 @@ def export(
     name = f"export-{os.path.basename(target)}" if pin_name is None else pin_name
     if pin:
         check_segment_name(name, "pin_name")
-    claims = pin and pins is None
     temporary = f"{target}.{runtime.token(8).hex()}.tmp"
-    with (
-        opened_to_read(
-            store, pins=claims, container=container, settings=settings, wait_s=wait_s, take_over=take_over
-        ) as shown,
-        _removed_unless_done(temporary),
-    ):
-        maker = pins_of(shown, pins) if pin else None
-        sink = FileSink(temporary)
-        try:
-            made = made_pin(shown, maker, name, f"export to {target[-200:]}", expires_s)
-            try:
-                return _write(shown, sink, target, chosen, made)
-            except BaseException:
-                if maker is not None:
-                    with suppress(ChunkstoreError):
-                        maker.unpin(name)
-                raise
-        finally:
-            sink.close()
-
-
-def _write(
-    store: ChunkedSegmentStorage | Replica, sink: FileSink, target: str, chosen: NameFilter, made: Pin | None
-) -> ExportReport:
-    header, selection, rows = write_rows_of(store, sink, chosen, made, sink.path)
-    reread = read_export(sink.path)
-    for _ in reread:
-        pass
-    if reread.header != header or reread.rows != rows:
-        raise StorageUnavailable("the export that was read back is not the one written", object=target)
-    with _translated(target):
-        if os.path.lexists(target):
-            raise _exists(target)
-        os.rename(sink.path, target)
-        _sync_folder(target)
+    try:
+        with (
+            opened_to_read(store, Claim(container, settings, wait_s, take_over), pins, pin=pin) as (shown, maker),
+            closing(FileSink(temporary)) as sink,
+            pinned(shown, maker, name, f"export to {target[-200:]}", expires_s, stays=True) as made,
+        ):
+            header, selection, rows = write_rows_of(shown, sink, chosen, "" if made is None else made.name)
+            _publish(temporary, target, header, rows)
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
     return ExportReport(
         target,
         header.position.lsn,
@@ -195,8 +182,24 @@ def _write(
     )
 
 
+def _publish(temporary: str, target: str, header: ExportHeader, rows: int) -> None:
+    """Read a whole file back, and give it its name, durably. Raises ``StorageUnavailable`` and ``InvalidArgument``."""
+    reread = read_export(temporary)
+    if sum(1 for _ in reread) != rows or reread.header != header:
+        raise StorageUnavailable("the export that was read back is not the one written", object=target)
+    with local_errors(target):
+        if os.path.lexists(target):
+            raise _exists(target)
+        os.rename(temporary, target)
+        folder = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
 def write_rows_of(
-    store: ChunkedSegmentStorage | Replica, sink: FileSink, chosen: NameFilter, made: Pin | None, name: str
+    store: ChunkedSegmentStorage | Replica, sink: FileSink, chosen: NameFilter, pin: str
 ) -> tuple[ExportHeader, Selection, int]:
     """Write a choice of the rows that ``store`` shows now; the header, what was selected, and the number of rows."""
     context = context_of(store)
@@ -205,53 +208,70 @@ def write_rows_of(
     def written(view: MetadataView) -> tuple[ExportHeader, Selection, int]:
         sink.begin()
         position, digest = view.head
-        pin_name = "" if made is None else made.name
-        header = ExportHeader(
-            uuid,
-            context.names.container,
-            context.storage.url,
-            position,
-            digest,
-            runtime.now_ms(),
-            chosen.choice,
-            pin_name,
-        )
+        name, root = context.names.container, context.storage.url
+        header = ExportHeader(uuid, name, root, position, digest, runtime.now_ms(), chosen.choice, pin)
         selection = Selection(view, chosen)
-        return header, selection, write_export(sink, header, selection, name)
+        return header, selection, write_export(sink, header, selection, sink.path)
 
     found = context.look(written)
     context.check()
     return found
 
 
-def pins_of(store: ChunkedSegmentStorage | Replica, pins: Pins | None) -> Pins:
-    """The maker of pins for ``store``. Raises ``InvalidArgument``: none."""
-    if pins is not None:
-        return pins
-    if isinstance(store, Replica):
-        raise InvalidArgument(
-            "a replica makes no pins; give pins, or pin=False and prevent collection until the export is no longer needed",
-            argument="pins",
-        )
-    return store
+@contextmanager
+def opened_to_read(
+    subject: Subject, claim: Claim, pins: Pins | None, *, pin: bool
+) -> Iterator[tuple[ChunkedSegmentStorage | Replica, Pins | None]]:
+    """What is read of ``subject``, and what makes its pin; of a root an owner where that is to make one, else a replica. Raises
+    ``InvalidArgument``, and as opening these."""
+    container, settings, wait_s, take_over = claim
+    if isinstance(subject, Asker):
+        yield subject.replica, (pins or subject) if pin else None
+    elif isinstance(subject, ChunkedSegmentStorage):
+        yield subject, (pins or subject) if pin else None
+    elif isinstance(subject, Replica):
+        if pin and pins is None:
+            text = "a replica makes no pins; give pins, or pin=False and prevent collection until the export is no longer needed"
+            raise InvalidArgument(text, argument="pins")
+        yield subject, pins if pin else None
+    elif not isinstance(subject, str | os.PathLike):
+        text = f"give an owner, a replica, or a root, not {type(subject).__name__}"
+        raise InvalidArgument(text, argument="store")
+    elif pin and pins is None:
+        with open_store(
+            subject, container=container, create=False, settings=settings, wait_s=wait_s, take_over=take_over
+        ) as owner:
+            yield owner, owner
+    else:
+        with open_replica(subject, container=container, settings=settings) as replica:
+            yield replica, pins if pin else None
 
 
-def made_pin(
-    store: ChunkedSegmentStorage | Replica, maker: Pins | None, name: str, note: str, expires_s: float | None
-) -> Pin | None:
-    """Make a pin, and wait until ``store`` shows what it pins; without a ``maker`` only catch up. Raises what pinning raises, and
-    ``DeadlineExceeded``."""
+@contextmanager
+def pinned(
+    store: ChunkedSegmentStorage | Replica,
+    maker: Pins | None,
+    name: str,
+    note: str,
+    expires_s: float | None,
+    *,
+    stays: bool,
+) -> Iterator[Pin | None]:
+    """A pin, once ``store`` shows what it pins; it ends with the block, unless it ``stays`` after success. Without a ``maker`` only catch
+    up. Raises what pinning raises, and ``DeadlineExceeded``."""
     # The token: a pin of this name is ours, or it is refused.
     made = None if maker is None else maker.pin(name, f"{note} ({runtime.token(4).hex()})", expires_s)
+    ends = True
     try:
         if isinstance(store, Replica):
             _follow(store, 0 if made is None else made.lsn)
-    except BaseException:
-        if maker is not None:
+        yield made
+        ends = not stays
+    finally:
+        if maker is not None and ends:
+            # The first error matters more.
             with suppress(ChunkstoreError):
                 maker.unpin(name)
-        raise
-    return made
 
 
 def _follow(replica: Replica, lsn: int) -> None:
@@ -277,19 +297,18 @@ class FileSink(ExportSink):
         try:
             self._file = os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
         except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise InvalidArgument(f"cannot write {path}: {reason}", argument="path") from error
+            raise _unusable("write", path, error) from error
 
     def begin(self) -> None:
         """Forget what was written."""
-        with _translated(self.path):
+        with local_errors(self.path):
             self._file.seek(0)
             self._file.truncate()
         self.size, self._hash = 0, blake2b(digest_size=32)
 
     def write(self, frame: bytes) -> None:
         left = memoryview(frame)
-        with _translated(self.path):
+        with local_errors(self.path):
             while left:
                 left = left[self._file.write(left) or 0 :]
         self._hash.update(frame)
@@ -300,7 +319,7 @@ class FileSink(ExportSink):
 
     def end(self, trailer: bytes) -> None:
         self.write(trailer)
-        with _translated(self.path):
+        with local_errors(self.path):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -308,24 +327,9 @@ class FileSink(ExportSink):
         self._file.close()
 
 
-@contextmanager
-def _translated(path: str) -> Iterator[None]:
-    """Errors of a file, in our words."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in _NO_SPACE
-        raise (StorageFull if full else StorageUnavailable)(str(error), object=path) from error
-
-
-@contextmanager
-def _removed_unless_done(path: str) -> Iterator[None]:
-    """A temporary that was not renamed goes."""
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
+def _unusable(verb: str, path: str, error: OSError | ValueError) -> InvalidArgument:
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return InvalidArgument(f"cannot {verb} {path}: {reason}", argument="path")
 
 
 def check_path(path: str | os.PathLike[str]) -> str:
@@ -342,14 +346,6 @@ def _exists(path: str) -> InvalidArgument:
     return InvalidArgument(f"{path} exists already; an export replaces nothing, choose another name", argument="path")
 
 
-def _sync_folder(path: str) -> None:
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 # ---- reading
 
 
@@ -364,12 +360,11 @@ def read_export(path: str | os.PathLike[str]) -> Export:
         with open(text, "rb"):
             pass
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise InvalidArgument(f"cannot read {text}: {reason}", argument="path") from error
+        raise _unusable("read", text, error) from error
 
     def read(offset: int, length: int) -> bytes:
         # Opened for each window of a megabyte: an export needs no close.
-        with _translated(text), open(text, "rb") as file:
+        with local_errors(text), open(text, "rb") as file:
             file.seek(offset)
             return file.read(length)
 
@@ -441,33 +436,3 @@ def _chunk_findings(
     faults = chunk_faults(storage, address, 0, record.length, borders)
     number = of_bytes(address)
     return record.length, [Finding(number, "damage", "", name, name, item.position, item.message) for item in faults]
-
-
-Subject: TypeAlias = ChunkedSegmentStorage | Replica | Root
-
-
-@contextmanager
-def opened_to_read(
-    subject: Subject,
-    *,
-    pins: bool,
-    container: str,
-    settings: Settings | None,
-    wait_s: float | None,
-    take_over: bool,
-) -> Iterator[ChunkedSegmentStorage | Replica]:
-    """``subject`` itself; of a root an owner where ``pins`` are to be made, else a replica. Raises ``InvalidArgument``, and as
-    opening these."""
-    if isinstance(subject, ChunkedSegmentStorage | Replica):
-        yield subject
-        return
-    if not isinstance(subject, str | os.PathLike):
-        text = f"give an owner, a replica, or a root, not {type(subject).__name__}"
-        raise InvalidArgument(text, argument="store")
-    opened: ChunkedSegmentStorage | Replica = (
-        open_store(subject, container=container, create=False, settings=settings, wait_s=wait_s, take_over=take_over)
-        if pins
-        else open_replica(subject, container=container, settings=settings)
-    )
-    with opened:
-        yield opened

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,12 +23,12 @@ from chunkstore import parts, runtime
 from chunkstore.backup import runs
 from chunkstore.backup.copies import Copier, Copy, copies, named_copies, without
 from chunkstore.backup.exporting import (
+    Claim,
     FileSink,
     Pins,
     Subject,
-    made_pin,
     opened_to_read,
-    pins_of,
+    pinned,
     read_export,
     write_rows_of,
 )
@@ -44,7 +44,7 @@ from chunkstore.backup.files import (
     write_export,
 )
 from chunkstore.backup.runs import BackupInfo
-from chunkstore.backup.selection import NameFilter, Selection
+from chunkstore.backup.selection import NameFilter
 from chunkstore.config import MIB, Settings
 from chunkstore.engine.reading import context_of
 from chunkstore.engine.replica import Replica
@@ -125,15 +125,11 @@ def backup(
     ``StorageUnavailable``, ``Unsupported``, and what pinning and reading raise. Retry: safe.
     """
     check_flags(pin=pin, link=link, verify=verify)
-    claims = pin and pins is None
     with (
-        opened_to_read(
-            store, pins=claims, container=container, settings=settings, wait_s=wait_s, take_over=take_over
-        ) as shown,
+        opened_to_read(store, Claim(container, settings, wait_s, take_over), pins, pin=pin) as (shown, maker),
         parts.storage_of(backup_root, shown.settings) as target,
         closing(runtime.pool("chunkstore-backup", shown.settings.tuning.io_workers)) as pool,
     ):
-        maker = pins_of(shown, pins) if pin else None
         context = context_of(shown)
         names, uuid = BackupNames(shown.container), container_uuid(context.storage, context.names)
         runs.require_apart(context.storage, shown.container, target, shown.container, "backup_root")
@@ -208,9 +204,14 @@ class _Run:
     def make(self, before: Callable[[BackupPlan], object]) -> BackupReport:
         base = self._begin()
         try:
-            with self._pinned() as rows, tempfile.TemporaryDirectory(prefix="chunkstore-backup-") as folder:
+            # B2: the pin is below the state that is read, and ends with the copying.
+            with (
+                pinned(self.store, self.maker, f"backup-{self.run}", "backup", _PIN_S, stays=False),
+                tempfile.TemporaryDirectory(prefix="chunkstore-backup-") as folder,
+            ):
                 path = os.path.join(folder, "export")
-                header, selection = rows(path)
+                with closing(FileSink(path)) as sink:
+                    header, selection, _ = write_rows_of(self.store, sink, NameFilter(), "")
                 self._check_order(header, base)
                 copier = self._copy(path, header, base, before)
                 found = BackupInfo(
@@ -266,28 +267,6 @@ class _Run:
             runs.forget(self.target, self.names, self.run)
             if self.has_copied:
                 runs.under_way(self.target, self.names, f"run {self.run}")
-
-    @contextmanager
-    def _pinned(self) -> Iterator[Callable[[str], tuple[ExportHeader, Selection]]]:
-        """B2: the pin is below the state that is read, and ends with the copying."""
-        name = f"backup-{self.run}"
-        pin = made_pin(self.store, self.maker, name, "backup", _PIN_S)
-
-        def rows(path: str) -> tuple[ExportHeader, Selection]:
-            sink = FileSink(path)
-            try:
-                header, selection, _ = write_rows_of(self.store, sink, NameFilter(), None, path)
-            finally:
-                sink.close()
-            return header, selection
-
-        try:
-            yield rows
-        finally:
-            if pin is not None and self.maker is not None:
-                # The pin also expires; the first error matters more.
-                with suppress(ChunkstoreError):
-                    self.maker.unpin(name)
 
     def _check_order(self, header: ExportHeader, base: BackupInfo | None) -> None:
         lsn, identity, epoch = header.position[:3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -32,10 +33,60 @@ from chunkstore.records.invariants import Finding
 
 __all__ = ["backup", "export"]
 
-NoPin = Annotated[
-    bool,
-    flag("Claim and pin nothing. Chunks that are removed and collected later are then missing.", "--no-pin"),
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinning(access.Asking):
+    """Of a verb that pins what it reads."""
+
+    no_pin: Annotated[
+        bool, flag("Claim and pin nothing. Chunks that are removed and collected later are then missing.", "--no-pin")
+    ] = False
+
+    @contextmanager
+    def subject(self, root: str) -> Iterator[chunkstore.ChunkedSegmentStorage | chunkstore.Asker | chunkstore.Replica]:
+        """What is read: the owner that we become, a client of the live one, or where nothing is pinned a replica."""
+        if not self.no_pin:
+            with self.owner_or_asker(root) as opened:
+                if isinstance(opened, chunkstore.Asker) and (text := opened.replica.why_short):
+                    print_note(text)
+                yield opened
+        elif self.ask or self.take_over:
+            raise InvalidArgument("--no-pin claims nothing and asks no owner; leave out --ask", argument="--no-pin")
+        else:
+            with self.replica(root) as replica:
+                yield replica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looking:
+    """What ``export`` looks at instead of writing."""
+
+    listed: Annotated[str | None, option("FILE", "List the contents of an export.", "--list")] = None
+    verified: Annotated[str | None, option("FILE", "Check that its chunks exist.", "--verify")] = None
+    deep: Annotated[bool, flag("With --verify: read every chunk and compare checksums.", "--deep")] = False
+
+    def look(self, here: access.Reading, root: str | None, file: str | None) -> bool:
+        """Whether that was asked for. Raises ``InvalidArgument``."""
+        if self.deep and self.verified is None:
+            raise InvalidArgument("--deep needs --verify FILE", argument="--deep")
+        if self.listed is None and self.verified is None:
+            return False
+        if file is not None or (self.listed is not None and (root is not None or self.verified is not None)):
+            raise InvalidArgument("--list and --verify replace FILE; give one of them", argument="FILE")
+        _list(here, self.listed) if self.listed is not None else _verify(here, str(self.verified), root, deep=self.deep)
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What ``export`` writes."""
+
+    topic: Annotated[str | None, option("T", "The segments of a topic's ledgers.", "--topic")] = None
+    expires_s: Annotated[
+        float | None, age_option("The pin lasts at least this long.", "--expires", show_default="until pins rm")
+    ] = None
+    as_headers: Annotated[bool, flag("FILE is a folder: write header files there.", "--headers")] = False
+    replaces: Annotated[bool, flag("With --headers: replace existing files.", "--replace")] = False
 
 
 def export(
@@ -45,81 +96,38 @@ def export(
         list[str] | None, argument("[SEGMENT]...", "Segments, or prefixes ('orders-*'); none: everything.")
     ] = None,
     *,
-    topic: Annotated[str | None, option("T", "The segments of a topic's ledgers.")] = None,
-    no_pin: NoPin = False,
-    expires_s: Annotated[
-        float | None, age_option("The pin lasts at least this long.", "--expires", show_default="until pins rm")
-    ] = None,
-    listed: Annotated[str | None, option("FILE", "List the contents of an export.", "--list")] = None,
-    verified: Annotated[str | None, option("FILE", "Check that its chunks exist.", "--verify")] = None,
-    as_headers: Annotated[bool, flag("FILE is a folder: write header files there.", "--headers")] = False,
-    replaces: Annotated[bool, flag("With --headers: replace existing files.", "--replace")] = False,
-    deep: Annotated[bool, flag("With --verify: read every chunk and compare checksums.")] = False,
-    here: access.Asking,
+    content: Content,
+    looking: Looking,
+    here: Pinning,
 ) -> None:
     """Write the metadata of all or some segments into a file, and pin the chunks.
 
     With --headers: header files. With --list or --verify: read such a file. Exit code 1: something is missing or
     damaged.
     """
-    if _look_at(here, listed, verified, root, file, deep=deep):
+    if looking.look(here, root, file):
         return
-    if replaces and not as_headers:
+    topic, expires_s = content.topic, content.expires_s
+    if content.replaces and not content.as_headers:
         raise InvalidArgument("--replace needs --headers", argument="--replace")
-    if as_headers and root is not None and file is not None:
-        if topic is not None or no_pin or expires_s is not None or here.ask:
+    if root is None or file is None:
+        raise InvalidArgument("give ROOT and FILE, or --list FILE, or --verify FILE", argument="FILE")
+    if content.as_headers:
+        if topic is not None or here.no_pin or expires_s is not None or here.ask:
             raise InvalidArgument(
                 "--headers makes no pin (use 'pins add') and takes segments only", argument="--headers"
             )
-        export_headers(here, root, file, segments or (), replaces=replaces)
+        export_headers(here, root, file, segments or (), replaces=content.replaces)
         return
-    if root is None or file is None:
-        raise InvalidArgument("give ROOT and FILE, or --list FILE, or --verify FILE", argument="FILE")
     NameFilter(segments or (), topic)
     check_pin("", expires_s)
     backups.check_path(file)
-    with _opened(here, root, no_pin=no_pin) as (store, pins):
-        report = backups.export(
-            store, file, segments or (), topic=topic, pin=not no_pin, expires_s=expires_s, pins=pins
-        )
+    with here.subject(root) as store:
+        report = backups.export(store, file, segments or (), topic=topic, pin=not here.no_pin, expires_s=expires_s)
     size = f"{report.chunks} chunks of {human_bytes(report.chunk_bytes)}, which stay where they are"
     pin = "none: its chunks may be collected" if report.pin is None else report.pin.name
     facts = {"segments": report.segments, "names": size, "lsn": report.lsn, "pin": pin}
     here.show(report, {"file": report.path, **facts, "size": human_bytes(report.file_bytes)})
-
-
-def _look_at(
-    here: access.Reading, listed: str | None, verified: str | None, root: str | None, file: str | None, *, deep: bool
-) -> bool:
-    """``--list`` and ``--verify``; whether that was asked for."""
-    if deep and verified is None:
-        raise InvalidArgument("--deep needs --verify FILE", argument="--deep")
-    if listed is None and verified is None:
-        return False
-    if file is not None or (listed is not None and (root is not None or verified is not None)):
-        raise InvalidArgument("--list and --verify replace FILE; give one of them", argument="FILE")
-    _list(here, listed) if listed is not None else _verify(here, str(verified), root, deep=deep)
-    return True
-
-
-@contextmanager
-def _opened(
-    here: access.Asking, root: str, *, no_pin: bool
-) -> Iterator[tuple[chunkstore.ChunkedSegmentStorage | chunkstore.Replica, backups.Pins | None]]:
-    """What is read, and who makes its pin: a replica and no one, the owner that we are, or a replica next to the owner that is asked."""
-    if no_pin:
-        if here.ask or here.take_over:
-            raise InvalidArgument("--no-pin claims nothing and asks no owner; leave out --ask", argument="--no-pin")
-        with here.replica(root) as replica:
-            yield replica, None
-        return
-    with here.owner_or_asker(root) as opened:
-        if isinstance(opened, chunkstore.Asker):
-            if text := opened.replica.why_short:
-                print_note(text)
-            yield opened.replica, opened
-        else:
-            yield opened, None
 
 
 def _list(here: access.Reading, path: str) -> None:
@@ -173,19 +181,27 @@ def _show_verdict(
         raise typer.Exit(1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """How ``backup`` copies."""
+
+    link: Annotated[
+        bool, flag("Hard links instead of copies, on one file system: they do not protect from rot.", "--link")
+    ] = False
+    no_verify: Annotated[
+        bool, flag("Do not read back chunks that the server copied between buckets.", "--no-verify")
+    ] = False
+
+
 def backup(
     root: Annotated[str, argument("ROOT|ls|verify|rm", "Root of the container, or ls, verify or rm, see below.")],
     backup_root: Annotated[str, argument("BACKUPROOT", "A root of its own, of any kind.")],
     dropped: Annotated[str | None, argument("[NAME]", "With rm: a name from 'backup ls'.")] = None,
     *,
-    link: Annotated[
-        bool, flag("Hard links instead of copies, on one file system: they do not protect from rot.")
-    ] = False,
-    no_pin: NoPin = False,
-    no_verify: Annotated[bool, flag("Do not read back chunks that the server copied between buckets.")] = False,
+    copying: Copying,
     dry_run: Annotated[bool, flag("With rm: show what would be removed; remove nothing.")] = False,
     metrics: Annotated[bool, flag("With ls: age and number of backups, as Prometheus reads them.")] = False,
-    here: access.Asking,
+    here: Pinning,
 ) -> None:
     """Copy a container's new chunks into a backup root. 'backup ls BACKUPROOT' lists its backups.
 
@@ -214,16 +230,15 @@ def backup(
     settings = here.settings
     backups.check_roots(root, backup_root, container=here.container, settings=settings)
     with (
-        _opened(here, root, no_pin=no_pin) as (store, pins),
-        _progress("link" if link else "copy", as_json=here.as_json) as (before, progress),
+        here.subject(root) as store,
+        _progress("link" if copying.link else "copy", as_json=here.as_json) as (before, progress),
     ):
         report = backups.backup(
             store,
             backup_root,
-            pin=not no_pin,
-            pins=pins,
-            link=link,
-            verify=not no_verify,
+            pin=not here.no_pin,
+            link=copying.link,
+            verify=not copying.no_verify,
             before=before,
             progress=progress,
         )
@@ -231,7 +246,7 @@ def backup(
         linked = {"linked_chunks": report.linked_chunks, "linked_bytes": report.linked_bytes}
         print_json({**_info(report.backup), **linked})
     else:
-        _print_backup(report, link=link)
+        _print_backup(report, link=copying.link)
 
 
 @contextmanager

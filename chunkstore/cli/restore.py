@@ -5,7 +5,8 @@ The source is only read; what is missing is listed before anything is made, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
 
 import typer
 
@@ -14,10 +15,45 @@ from chunkstore.backup import RestoreReport, SalvageReport
 from chunkstore.backup import restore as restore_container
 from chunkstore.cli import access, options
 from chunkstore.cli.options import argument, flag, option
-from chunkstore.cli.output import human_bytes, human_time, meter, print_facts, print_json, print_table
+from chunkstore.cli.output import Meter, human_bytes, human_time, meter, print_facts, print_json, print_table
 from chunkstore.errors import InvalidArgument
 
-__all__ = ["export_headers", "import_", "import_headers", "restore", "show_report"]
+__all__ = ["export_headers", "import_", "import_headers", "restore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Which state of the source is copied; of a verb that makes a container of it."""
+
+    from_: Annotated[
+        str | None,
+        option(
+            "ROOT2",
+            "Of an export: where its container is. Of a salvage: backups, or a copy, of what has rotted.",
+            "--from",
+        ),
+    ] = None
+    lsn: Annotated[int | None, option("N", "The state after the record with this number.", "--lsn")] = None
+    time: Annotated[
+        str | None,
+        option(
+            "T",
+            "The state after the newest record up to this time: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.",
+            "--time",
+        ),
+    ] = None
+    snapshot: Annotated[str | None, option("NAME", "The state of this pin.", "--snapshot")] = None
+    dry_run: options.DryRun = False
+
+    def options(self, here: access.Claiming, progress: Meter) -> dict[str, Any]:
+        """As ``restore`` takes them."""
+        return {
+            **asdict(self),
+            "time": options.moment_of(self.time, "--time"),
+            "settings": here.settings,
+            "take_over": here.take_over,
+            "progress": progress,
+        }
 
 
 def restore(
@@ -27,28 +63,11 @@ def restore(
     segments: Annotated[
         list[str] | None, option("SEGMENT", "Only this one, or this prefix ('orders-*'); again for more.")
     ] = None,
-    from_: Annotated[
-        str | None,
-        option(
-            "ROOT2",
-            "Of an export: where its container is. With --salvage: backups, or a copy, of what has rotted.",
-            "--from",
-        ),
-    ] = None,
-    lsn: Annotated[int | None, option("N", "The state after the record with this number.")] = None,
-    time: Annotated[
-        str | None,
-        option(
-            "T",
-            "The state after the newest record up to this time: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.",
-        ),
-    ] = None,
-    snapshot: Annotated[str | None, option("NAME", "The state of this pin.")] = None,
     new_container: Annotated[str | None, option("NAME", "Name of the new container.", show_default="the same")] = None,
     salvage: Annotated[
         bool, flag("Of a damaged container: its last good state, and all bytes that are sound.")
     ] = False,
-    dry_run: options.DryRun = False,
+    state: State,
     here: access.Claiming,
 ) -> None:
     """Copy a past or present state, or some segments of it, into a new container. After an interruption, run the same command again."""
@@ -58,22 +77,15 @@ def restore(
             root,
             new_root,
             segments or (),
-            salvage=salvage,
-            from_=from_,
-            lsn=lsn,
-            time=options.moment_of(time, "--time"),
-            snapshot=snapshot,
             container=here.container,
-            settings=here.settings,
-            take_over=here.take_over,
-            dry_run=dry_run,
             new_container=new_container,
-            progress=progress,
+            salvage=salvage,
+            **state.options(here, progress),
         )
-    show_report(here, report, "restored")
+    _show_report(here, report, "restored")
 
 
-def show_report(here: access.Reading, report: RestoreReport, done: str) -> None:
+def _show_report(here: access.Reading, report: RestoreReport, done: str) -> None:
     """Print what was done, or would be; exit code 1 where something is missing or lost."""
     if here.as_json:
         print_json(report)
@@ -120,15 +132,6 @@ Source = Annotated[str, argument("FILE", "An export file, or a root of backups o
 Segments = Annotated[
     list[str] | None, argument("[SEGMENT]...", "Segments, or prefixes ('orders-*'); none: everything.")
 ]
-SourceRoot = Annotated[
-    str | None,
-    option("SOURCEROOT", "Of an export: where its container is.", "--from", show_default="as it says"),
-]
-Lsn = Annotated[int | None, option("N", "Of a root: as of this record.", "--lsn", show_default="newest")]
-Time = Annotated[
-    str | None,
-    option("T", "Of a root: as it was then: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.", "--time"),
-]
 AsHeaders = Annotated[bool, flag("FILE is a folder: copy the segments that its header files list.", "--headers")]
 Name = Annotated[str | None, option("NAME", "Name of the new container.", "--as", show_default="--container")]
 
@@ -138,12 +141,9 @@ def import_(
     source: Source,
     segments: Segments = None,
     *,
-    source_root: SourceRoot = None,
-    lsn: Lsn = None,
-    time: Time = None,
     name: Name = None,
     as_headers: AsHeaders = False,
-    dry_run: options.DryRun = False,
+    state: State,
     here: access.Owning,
 ) -> None:
     """Make a new container of an export, a backup or a container, or of some of its segments; or copy what header files list.
@@ -151,28 +151,18 @@ def import_(
     Interrupted, the same command goes on.
     """
     if as_headers:
-        if any((source_root, time, name)) or lsn is not None:
+        if name is not None or replace(state, dry_run=False) != State():
             raise InvalidArgument("--headers goes with SEGMENTs, --container and --dry-run only", argument="--headers")
-        import_headers(here, root, source, segments or (), dry_run=dry_run)
+        import_headers(here, root, source, segments or (), dry_run=state.dry_run)
         return
     access.require_lasting(root)
-    moment = options.moment_of(time, "--time")
     with meter(f"import {source}", None, as_json=here.as_json) as progress:
+        chosen = state.options(here, progress)
+        made = here.container if name is None else name
         report = backups.import_(
-            root,
-            source,
-            segments or (),
-            from_=source_root,
-            source_container=here.container,
-            lsn=lsn,
-            time=moment,
-            container=here.container if name is None else name,
-            settings=here.settings,
-            take_over=here.take_over,
-            dry_run=dry_run,
-            progress=progress,
+            root, source, segments or (), source_container=here.container, container=made, **chosen
         )
-    show_report(here, report, "imported")
+    _show_report(here, report, "imported")
 
 
 def import_headers(here: access.Owning, root: str, directory: str, segments: Sequence[str], *, dry_run: bool) -> None:
