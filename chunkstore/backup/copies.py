@@ -6,23 +6,20 @@ journal, is a chunk that never grows: its copy is an object of its own, under it
 backup needs no journal, and nothing of the journal is kept for it but by the pin of a run. Copies appear whole or not at all, so
 that a stored copy is right, whatever process put it there.
 
-Promises: bytes are verified on the way, where their CRC32C is known; so are those that a server copies, before it does, unless that is
-switched off; a hard link reads none, and shares the fate of what it is a link to.
-Memory: about 64 MiB and a few names. Failures are raised at the end, with all else copied.
-Leaves out: which copies are there already (``rounds``).
-"""
+Bytes are verified on the way, where their CRC32C is known; so are those that a server copies, before it does, unless that is switched off.
+A hard link reads none, and shares the fate of what it is a link to. Memory: about 64 MiB and a few names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import merge
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.backup.files import open_stored_export
+from chunkstore.backup.files import linker, open_stored_export, server_copier
 from chunkstore.config import MIB
 from chunkstore.copy_ranges import compose_chunk, read_verified
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, Unsupported
@@ -104,23 +101,21 @@ class Copier:
         target: ChunkStorage,
         names: BackupNames,
         pool: runtime.Pool,
-        *,
-        link: Callable[[list[tuple[str, str]]], list[bool]] | None,
-        server: Callable[[str, str], None] | None,
-        verify: bool,
         on_step: Callable[[int], object],
+        *,
+        link: bool,
+        verify: bool,
     ) -> None:
         self._source = source
         self._target = target
         self._names = names
         self._own = ContainerNames(names.container)
         self._pool = pool
-        self._link = link
-        self._server = server
+        self._link = linker(source, target) if link else None
+        self._server = server_copier(source, target)
         self._verify = verify
         self._on_step = on_step
         self._failure: ChunkstoreError | None = None
-        self.failed: int = 0
         self.copied: int = 0
         self.copied_bytes: int = 0
         self.linked: int = 0
@@ -132,11 +127,9 @@ class Copier:
         the storages raise."""
         missing = (item for item in wanted if not (present(item) and self._hardened(item)))
         while step := list(islice(missing, _LINKS if self._link is not None else _BATCH)):
-            left = self._linked(step) if self._link is not None else step
-            for batch in _batches(left):
-                counts = self._run([partial(self._stream, item) for item in batch])
-                self.copied += counts[0]
-                self.copied_bytes += counts[1]
+            for batch in _batches(self._linked(step)):
+                count, size_bytes = self._made(batch, [partial(self._stream, item) for item in batch])
+                self.copied, self.copied_bytes = self.copied + count, self.copied_bytes + size_bytes
             self._on_step(sum(item.length for item in step))
         if self._failure is not None:
             raise self._failure
@@ -150,101 +143,101 @@ class Copier:
         return True
 
     def _linked(self, step: list[Copy]) -> list[Copy]:
-        """Link what does not grow; what is left to be copied."""
-        closed = [item for item in step if self._is_whole(item)]
-        assert self._link is not None
+        """Link what does not grow, where links are asked for; what is left to be copied."""
+        whole = [item for item in step if self._link is not None and self._is_whole(item)]
+        if self._link is None or not whole:
+            return step
         try:
-            pairs = [(item.source.object, item.name(self._names)) for item in closed]
-            done = self._link(pairs) if pairs else []
+            done = self._link([(item.source.object, item.name(self._names)) for item in whole])
         except (Unsupported, ChunkNotFound):
             # Another file system, or one that is gone, which the copying will name.
             self._link = None
             return step
-        counts = self._run([partial(self._check_length, item, new=new) for item, new in zip(closed, done, strict=True)])
-        self.linked += counts[0]
-        self.linked_bytes += counts[1]
-        linked = {item.identity for item in closed}
+        # Also a fresh one: what it is a link to may be too short.
+        checks = [partial(self._is_there, item, new=new) for item, new in zip(whole, done, strict=True)]
+        count, size_bytes = self._made(whole, checks)
+        self.linked, self.linked_bytes = self.linked + count, self.linked_bytes + size_bytes
+        linked = {item.identity for item in whole}
         return [item for item in step if item.identity not in linked]
 
     def _is_whole(self, item: Copy) -> bool:
         """Whether its bytes are an object of its own that does not grow."""
         return item.growing < 0 and item.source.object == self._own.chunk(item.identity)
 
-    def _run(self, calls: list[Callable[[], int]]) -> tuple[int, int]:
-        """How many chunks were made, and their bytes."""
+    def _made(self, items: Sequence[Copy], calls: Sequence[Callable[[], bool]]) -> tuple[int, int]:
+        """How many of these were made by their calls, and their bytes; the first failure is kept."""
         made = size_bytes = 0
-        for call in self._pool.run_all([partial(_guarded, call) for call in calls]) if calls else ():
-            if isinstance(call, ChunkstoreError):
-                self.failed += 1
-                self._failure = self._failure or call
-            elif call >= 0:
-                made += 1
-                size_bytes += call
+        for item, done in zip(items, self._pool.run_all([partial(_guarded, call) for call in calls]), strict=True):
+            if isinstance(done, ChunkstoreError):
+                self._failure = self._failure or done
+            elif done:
+                made, size_bytes = made + 1, size_bytes + item.length
         return made, size_bytes
 
-    def _stream(self, item: Copy) -> int:
-        """Copy one chunk, on the server or through memory; its bytes, or -1 where it was there."""
-        target, server = item.name(self._names), self._server
-        if server is not None and self._is_whole(item) and _SERVER_BYTES_MIN <= item.length <= _SERVER_BYTES_MAX:
-            if self._target.exists(target):
-                return self._check_length(item, new=False)
-            self._iterate_view(item)
+    def _stream(self, item: Copy) -> bool:
+        """Copy one chunk, on the server or through memory; whether it was not there."""
+        name, size, server = item.name(self._names), item.length, self._server
+        if not (self._is_whole(item) and _SERVER_BYTES_MIN <= size <= _SERVER_BYTES_MAX):
+            server = None
+        # A small one is tried at once: that costs no more requests than asking.
+        if (server is not None or size > _PIECE_BYTES) and self._target.exists(name):
+            return self._is_there(item, new=False)
+        if server is not None:
+            self._compare(item)
             try:
-                server(item.source.object, target)
-                return item.length
+                server(item.source.object, name)
+                return True
             except Unsupported:
                 self._server = None
-        if item.length > _BATCH_BYTES:
-            return self._stream_pieces(item, target)
-        if self._target.create_if_absent(target, joined(self._verified(item, _BATCH_BYTES))):
-            return item.length
-        return self._check_length(item, new=False)
+        if size > _BATCH_BYTES:
+            made = self._put_pieces(name, self._verified(item))
+        else:
+            made = self._target.create_if_absent(name, joined(self._verified(item)))
+        return made or self._is_there(item, new=False)
 
-    def _verified(self, item: Copy, window_bytes: int) -> Iterator[bytes]:
+    def _verified(self, item: Copy) -> Iterator[bytes]:
         borders = None if item.crc32c is None else Borders((0, item.length), (0, item.crc32c))
-        return read_verified(self._source, item.source, item.length, borders, window_bytes)
+        return read_verified(self._source, item.source, item.length, borders, _PIECE_BYTES)
 
-    def _iterate_view(self, item: Copy) -> None:
+    def _compare(self, item: Copy) -> None:
         """Compare a chunk with its record in place: a chunk that the server copies must not be damaged."""
         if self._verify:
-            for _ in self._verified(item, _PIECE_BYTES):
+            for _ in self._verified(item):
                 pass
         elif (length := self._source.stat(item.source.object).length) < item.length:
             text = f"it is {length} bytes long, but {item.length} are recorded; run check"
             raise Damaged(text, object=item.source.object, position=length)
 
-    def _stream_pieces(self, item: Copy, target: str) -> int:
-        if self._target.exists(target):
-            return self._check_length(item, new=False)
+    def _put_pieces(self, name: str, windows: Iterable[bytes]) -> bool:
+        """Make a long copy of pieces; False where somebody was first."""
         made: list[ChunkRange] = []
         try:
-            for data in self._verified(item, _PIECE_BYTES):
-                piece = self._names.temporary(runtime.token(16).hex())
-                made.append(ChunkRange(piece, 0, len(data)))
-                self._target.create_if_absent(piece, data)
-            try:
-                compose_chunk(self._target, target, made)
-            except ChunkExists:
-                return self._check_length(item, new=False)
-            return item.length
+            for data in windows:
+                made.append(ChunkRange(self._names.temporary(runtime.token(16).hex()), 0, len(data)))
+                self._target.create_if_absent(made[-1].name, data)
+            compose_chunk(self._target, name, made)
+        except ChunkExists:
+            return False
         finally:
-            for piece_made in made:
+            for piece in made:
                 with suppress(ChunkstoreError):
-                    self._target.delete(piece_made.name)
+                    self._target.delete(piece.name)
+        return True
 
-    def _check_length(self, item: Copy, *, new: bool) -> int:
-        """A copy that is there has its length: a link may be longer by what was never acknowledged."""
-        target = item.name(self._names)
-        found = self._target.stat(target).length
-        if found < item.length:
-            text = f"a copy of {found} bytes, but {item.length} are expected; delete it and run the backup again"
-            raise Damaged(text, object=target, position=found)
+    def _is_there(self, item: Copy, *, new: bool) -> bool:
+        """Check that a copy has its length, and that one which is not ``new`` is durable; ``new``. A link may be longer by what was never
+        acknowledged."""
+        name = item.name(self._names)
+        length = self._target.stat(name).length
+        if length < item.length:
+            text = f"a copy of {length} bytes, but {item.length} are expected; delete it and run the backup again"
+            raise Damaged(text, object=name, position=length)
         if not new:
-            self._target.harden(target)
-        return item.length if new else -1
+            self._target.harden(name)
+        return new
 
 
-def _guarded(call: Callable[[], int]) -> Any:
+def _guarded(call: Callable[[], bool]) -> bool | ChunkstoreError:
     try:
         return call()
     except (ChunkNotFound, Damaged) as error:

@@ -37,9 +37,7 @@ from chunkstore.backup.files import (
     container_uuid,
     delete_export,
     keep_private,
-    linker,
     open_stored_export,
-    server_copier,
     stored_sink,
     write_export,
 )
@@ -310,16 +308,7 @@ class _Run:
             requests += 2 + 2 * (item.length // _REQUEST_BYTES)
         before(BackupPlan(0 if base is None else base.lsn, header.position.lsn, chunks, size_bytes, requests))
         source = context_of(self.store).storage
-        copier = Copier(
-            source,
-            self.target,
-            self.names,
-            self.pool,
-            link=linker(source, self.target) if self.link else None,
-            server=server_copier(source, self.target),
-            verify=self.verify,
-            on_step=self._step,
-        )
+        copier = Copier(source, self.target, self.names, self.pool, self._step, link=self.link, verify=self.verify)
         if chunks:
             self.has_copied = True
             try:

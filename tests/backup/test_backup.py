@@ -137,7 +137,7 @@ def test_a_damaged_chunk_is_named_and_all_else_is_copied(place: Place, monkeypat
             data: bytes = context_of(place.store).storage.read(handle, offset, length)
             return b"x" + data[1:] if handle.name == chunk else data
 
-    def stream(self: Any, item: Any) -> int:
+    def stream(self: Any, item: Any) -> bool:
         self._source = Rotten()
         return real(self, item)
 
