@@ -42,7 +42,7 @@ from chunkstore.records.reports import (
     SweepReport,
 )
 from chunkstore.records.segments import Pin, PinRecord
-from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
+from chunkstore.upkeep.jobs import CollectJob, DefragJob, Job, RetentionJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.usage import Space
 
@@ -80,6 +80,8 @@ class UpkeepCalls:
             job = DefragJob(container, self._context, policy.defrag, inline=policy.defrag_inline)
             jobs.append((job, policy.interval_s))
         if policy is not None and policy.scrub_bytes_s:
+            from chunkstore.upkeep.scrub import SCRUB_INTERVAL_S, ScrubJob
+
             bytes_pass = max(1, int(policy.scrub_bytes_s * SCRUB_INTERVAL_S))
             jobs.append((ScrubJob(container, self._context, bytes_pass), SCRUB_INTERVAL_S))
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
