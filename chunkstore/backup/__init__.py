@@ -8,6 +8,7 @@ from chunkstore.backup.exporting import (
     ExportReport,
     ExportVerification,
     Pins,
+    ReadOptions,
     check_path,
     export,
     read_export,
@@ -15,7 +16,7 @@ from chunkstore.backup.exporting import (
     verify,
 )
 from chunkstore.backup.removing import Removed, Verified, remove, verify_copies
-from chunkstore.backup.restore import RestoreReport, import_, restore
+from chunkstore.backup.restore import RestoreOptions, RestoreReport, import_, restore
 from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, backup_figures, check_roots, list_backups
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.salvage import LostRange, SalvageReport
@@ -34,7 +35,9 @@ __all__ = [
     "LostRange",
     "MissingChunk",
     "Pins",
+    "ReadOptions",
     "Removed",
+    "RestoreOptions",
     "RestoreReport",
     "SalvageReport",
     "Verified",

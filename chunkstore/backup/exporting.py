@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypedDict, Unpack
 
 from chunkstore import runtime
 from chunkstore.assembly import open_store
@@ -58,6 +59,7 @@ __all__ = [
     "ExportVerification",
     "FileSink",
     "Pins",
+    "ReadOptions",
     "Subject",
     "check_path",
     "export",
@@ -81,13 +83,27 @@ class Pins(Protocol):
     def unpin(self, name: str) -> bool: ...
 
 
-class Claim(NamedTuple):
-    """How a root is opened: its container is claimed, or read."""
+class ReadOptions(TypedDict, total=False):
+    """What ``export`` and ``backup`` take as keywords: who pins what they read, and how a root is opened."""
 
+    pin: bool
+    pins: Pins | None
     container: str
     settings: Settings | None
     wait_s: float | None
     take_over: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """``ReadOptions`` with their defaults."""
+
+    pin: bool = True
+    pins: Pins | None = None
+    container: str = "default"
+    settings: Settings | None = None
+    wait_s: float | None = None
+    take_over: bool = False
 
 
 Subject: TypeAlias = ChunkedSegmentStorage | Asker | Replica | Root
@@ -128,14 +144,9 @@ def export(
     segments: Sequence[str] = (),
     *,
     topic: str | None = None,
-    pin: bool = True,
     pin_name: str | None = None,
     expires_s: float | None = None,
-    pins: Pins | None = None,
-    container: str = "default",
-    settings: Settings | None = None,
-    wait_s: float | None = None,
-    take_over: bool = False,
+    **options: Unpack[ReadOptions],
 ) -> ExportReport:
     """Write what the metadata say now into a new file, under a pin that stays.
 
@@ -151,17 +162,17 @@ def export(
     taken), ``SegmentNotFound``, ``LedgerNotFound``, ``Damaged`` (the metadata do not add up), ``StorageFull`` and ``StorageUnavailable``
     (of the file's disk, too), ``DeadlineExceeded``, and what pinning and reading raise. Retry: safe, once a pin that was left is gone.
     """
-    chosen = NameFilter(segments, topic)
+    chosen, claim = NameFilter(segments, topic), Claim(**options)
     check_pin("", expires_s)
-    check_flags(pin=pin)
+    check_flags(pin=claim.pin)
     target = check_path(path)
     name = f"export-{os.path.basename(target)}" if pin_name is None else pin_name
-    if pin:
+    if claim.pin:
         check_segment_name(name, "pin_name")
     temporary = f"{target}.{runtime.token(8).hex()}.tmp"
     try:
         with (
-            opened_to_read(store, Claim(container, settings, wait_s, take_over), pins, pin=pin) as (shown, maker),
+            opened_to_read(store, claim) as (shown, maker),
             closing(FileSink(temporary)) as sink,
             pinned(shown, maker, name, f"export to {target[-200:]}", expires_s, stays=True) as made,
         ):
@@ -219,12 +230,10 @@ def write_rows_of(
 
 
 @contextmanager
-def opened_to_read(
-    subject: Subject, claim: Claim, pins: Pins | None, *, pin: bool
-) -> Iterator[tuple[ChunkedSegmentStorage | Replica, Pins | None]]:
+def opened_to_read(subject: Subject, claim: Claim) -> Iterator[tuple[ChunkedSegmentStorage | Replica, Pins | None]]:
     """What is read of ``subject``, and what makes its pin; of a root an owner where that is to make one, else a replica. Raises
     ``InvalidArgument``, and as opening these."""
-    container, settings, wait_s, take_over = claim
+    pin, pins, container, settings = claim.pin, claim.pins, claim.container, claim.settings
     if isinstance(subject, Asker):
         yield subject.replica, (pins or subject) if pin else None
     elif isinstance(subject, ChunkedSegmentStorage):
@@ -239,7 +248,12 @@ def opened_to_read(
         raise InvalidArgument(text, argument="store")
     elif pin and pins is None:
         with open_store(
-            subject, container=container, create=False, settings=settings, wait_s=wait_s, take_over=take_over
+            subject,
+            container=container,
+            create=False,
+            settings=settings,
+            wait_s=claim.wait_s,
+            take_over=claim.take_over,
         ) as owner:
             yield owner, owner
     else:

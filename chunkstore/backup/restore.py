@@ -6,8 +6,9 @@ Promises: the source is only read; the new container is whole or opened by no on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from chunkstore import parts
 from chunkstore.assembly import check_patience
@@ -26,7 +27,7 @@ from chunkstore.records.names import ContainerNames
 from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["RestoreReport", "import_", "make_container", "restore"]
+__all__ = ["RestoreOptions", "RestoreReport", "import_", "make_container", "restore"]
 
 
 class RestoreReport(NamedTuple):
@@ -48,24 +49,47 @@ class RestoreReport(NamedTuple):
     salvaged: SalvageReport | None = None
 
 
+class RestoreOptions(TypedDict, total=False):
+    """What ``restore`` and ``import_`` take as keywords."""
+
+    lsn: int | None
+    time: datetime | int | None
+    snapshot: str | None
+    salvage: bool
+    from_: Root | None
+    settings: Settings | None
+    wait_s: float | None
+    take_over: bool
+    dry_run: bool
+    progress: Callable[[int], object] | None
+    caches: Caches | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """``RestoreOptions`` with their defaults."""
+
+    lsn: int | None = None
+    time: datetime | int | None = None
+    snapshot: str | None = None
+    salvage: bool = False
+    from_: Root | None = None
+    settings: Settings | None = None
+    wait_s: float | None = None
+    take_over: bool = False
+    dry_run: bool = False
+    progress: Callable[[int], object] | None = None
+    caches: Caches | None = None
+
+
 def restore(
     root: Root | ChunkStorage,
     new_root: Root | ChunkStorage,
     segments: Sequence[str] = (),
     *,
-    lsn: int | None = None,
-    time: datetime | int | None = None,
-    snapshot: str | None = None,
-    salvage: bool = False,
-    from_: Root | None = None,
     container: str = "default",
     new_container: str | None = None,
-    settings: Settings | None = None,
-    wait_s: float | None = None,
-    take_over: bool = False,
-    dry_run: bool = False,
-    progress: Callable[[int], object] | None = None,
-    caches: Caches | None = None,
+    **options: Unpack[RestoreOptions],
 ) -> RestoreReport:
     """Copy the state of ``root`` at a moment of the past into a new container under ``new_root``. ``root`` may be one of backups: then the
     newest is restored, or that of the lsn, or the newest that was made by the time. Or it is an export file, of one moment: its chunks are
@@ -97,14 +121,18 @@ def restore(
     ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged`` (a chunk, or the file), ``NotOwner``,
     ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
     """
-    how = Opening(ContainerNames(container).container, parts.checked_settings(settings), NameFilter(segments), caches)
-    check_flags(dry_run=dry_run, salvage=salvage)
-    patience_s = check_patience(wait_s, take_over)
+    given = _Options(**options)
+    settings, salvage = parts.checked_settings(given.settings), given.salvage
+    how = Opening(ContainerNames(container).container, settings, NameFilter(segments), given.caches)
+    check_flags(dry_run=given.dry_run, salvage=salvage)
+    patience_s = check_patience(given.wait_s, given.take_over)
+    moment = Moment(given.lsn, given.time, given.snapshot)
+    progress = given.progress or (lambda _: None)
     if new_container is not None:
         ContainerNames(new_container)
     with (
-        open_source(root, from_, Moment(lsn, time, snapshot), how, salvage=salvage) as source,
-        parts.storage_of(new_root, how.settings) as new,
+        open_source(root, given.from_, moment, how, salvage=salvage) as source,
+        parts.storage_of(new_root, settings) as new,
     ):
         target = source.names.container if new_container is None else new_container
         runs.require_apart(source.storage, source.names.container, new, target, "new_root")
@@ -116,19 +144,19 @@ def restore(
             sound = Salvage(source)
             return sound.sound(stretches(source)) if salvage else stretches(source)
 
-        if dry_run and salvage:
+        if given.dry_run and salvage:
             for _ in pages():
                 pass
-        if not dry_run:
+        if not given.dry_run:
             require_complete(whole)
 
             def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[list[tuple[bytes, bytes]]]:
-                return State(source, pages(), place, epoch, progress or (lambda _: None), goes_on=goes_on).pages()
+                return State(source, pages(), place, epoch, progress, goes_on=goes_on).pages()
 
             cache = how.cache("owner")
-            make_container(new, ContainerNames(target), how.settings, rows, patience_s=patience_s, cache=cache)
+            make_container(new, ContainerNames(target), settings, rows, patience_s=patience_s, cache=cache)
         lost = sound.report() if salvage else None
-        return RestoreReport(target, source.view.head.position.lsn, *whole, dry_run=dry_run, salvaged=lost)
+        return RestoreReport(target, source.view.head.position.lsn, *whole, dry_run=given.dry_run, salvaged=lost)
 
 
 def import_(
@@ -138,7 +166,7 @@ def import_(
     *,
     source_container: str = "default",
     container: str | None = None,
-    **options: Any,
+    **options: Unpack[RestoreOptions],
 ) -> RestoreReport:
     """As ``restore``, with its ``options``, and the new root first. ``source_container``: of a root; ``container``: the name of the new
     one, else as there."""

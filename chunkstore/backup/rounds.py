@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 from chunkstore import parts, runtime
 from chunkstore.backup import runs
@@ -26,6 +26,7 @@ from chunkstore.backup.exporting import (
     Claim,
     FileSink,
     Pins,
+    ReadOptions,
     Subject,
     opened_to_read,
     pinned,
@@ -95,16 +96,11 @@ def backup(
     store: Subject,
     backup_root: Root | ChunkStorage,
     *,
-    pin: bool = True,
-    pins: Pins | None = None,
     link: bool = False,
     verify: bool = True,
     before: Callable[[BackupPlan], object] | None = None,
     progress: Callable[[int], object] | None = None,
-    container: str = "default",
-    settings: Settings | None = None,
-    wait_s: float | None = None,
-    take_over: bool = False,
+    **options: Unpack[ReadOptions],
 ) -> BackupReport:
     """Make one more backup of what the container holds now: copy the chunks that the last one does not name, then the metadata.
 
@@ -122,9 +118,10 @@ def backup(
     ``OutcomeUnknown`` (it may count), ``StorageFull``,
     ``StorageUnavailable``, ``Unsupported``, and what pinning and reading raise. Retry: safe.
     """
-    check_flags(pin=pin, link=link, verify=verify)
+    claim = Claim(**options)
+    check_flags(pin=claim.pin, link=link, verify=verify)
     with (
-        opened_to_read(store, Claim(container, settings, wait_s, take_over), pins, pin=pin) as (shown, maker),
+        opened_to_read(store, claim) as (shown, maker),
         parts.storage_of(backup_root, shown.settings) as target,
         closing(runtime.pool("chunkstore-backup", shown.settings.tuning.io_workers)) as pool,
     ):

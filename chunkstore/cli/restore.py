@@ -5,8 +5,8 @@ The source is only read; what is missing is listed before anything is made, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import typer
 
@@ -45,10 +45,14 @@ class State:
     snapshot: Annotated[str | None, option("NAME", "The state of this pin.", "--snapshot")] = None
     dry_run: options.DryRun = False
 
-    def options(self, here: access.Claiming, progress: Meter) -> dict[str, Any]:
+    def options(self, here: access.Claiming, progress: Meter, *, salvage: bool = False) -> backups.RestoreOptions:
         """As ``restore`` takes them."""
         return {
-            **asdict(self),
+            "from_": self.from_,
+            "lsn": self.lsn,
+            "snapshot": self.snapshot,
+            "salvage": salvage,
+            "dry_run": self.dry_run,
             "time": options.moment_of(self.time, "--time"),
             "settings": here.settings,
             "take_over": here.take_over,
@@ -79,8 +83,7 @@ def restore(
             segments or (),
             container=here.container,
             new_container=new_container,
-            salvage=salvage,
-            **state.options(here, progress),
+            **state.options(here, progress, salvage=salvage),
         )
     _show_report(here, report, "restored")
 
