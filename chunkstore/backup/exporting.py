@@ -45,12 +45,13 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.check import chunk_faults
 from chunkstore.operations.inspect import info_of
 from chunkstore.operations.owned_epoch import decode_found_chunk
+from chunkstore.parts import checked_settings, storage_of
 from chunkstore.records.arguments import check_flags, check_pin
 from chunkstore.records.blocks import Borders
 from chunkstore.records.invariants import Finding, of_bytes
 from chunkstore.records.names import ContainerNames, check_segment_name
 from chunkstore.records.segments import Pin, SegmentInfo
-from chunkstore.registry import Root, open_storage, require_known_place
+from chunkstore.registry import Root, require_known_place
 from chunkstore.storage import ChunkStorage
 
 __all__ = [
@@ -415,13 +416,15 @@ def verify(
     """
     found = read_export(path)
     header = found.header
-    chosen = Settings() if settings is None else settings
+    chosen = checked_settings(settings)
     if root is None and header.root.startswith("memory:"):
         raise Unsupported("a root in memory ends with its process; name the container's root", feature="root")
-    names, storage = ContainerNames(header.name), open_storage(root_of(header, root), chosen)
-    pool = runtime.pool("chunkstore-verify", chosen.tuning.io_workers)
+    names = ContainerNames(header.name)
     findings, chunks, chunk_bytes = list[Finding](), 0, 0
-    try:
+    with (
+        storage_of(root_of(header, root), chosen) as storage,
+        closing(runtime.pool("chunkstore-verify", chosen.tuning.io_workers)) as pool,
+    ):
         if container_uuid(storage, names) != header.container:
             text = f"the container {header.name!r} at {storage.url} is another one than that of the export"
             raise InvalidArgument(text, argument="root")
@@ -433,9 +436,6 @@ def verify(
                 findings += wrong
                 if progress is not None:
                     progress(length)
-    finally:
-        pool.close()
-        storage.close()
     return ExportVerification(storage.url, header.name, header.position.lsn, chunks, chunk_bytes, tuple(findings))
 
 

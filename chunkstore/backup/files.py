@@ -203,13 +203,15 @@ def _header(value: object, object: str, at: int) -> ExportHeader:
 
 
 @contextmanager
-def local_errors(path: str) -> Iterator[None]:
-    """Errors of a local file or folder, in our words: ``StorageFull`` and ``StorageUnavailable``."""
+def local_errors(path: str, what: str = "") -> Iterator[None]:
+    """Errors of a local file or folder, in our words: ``StorageFull`` and ``StorageUnavailable``. ``what`` it is, else its path."""
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise (StorageFull if full else StorageUnavailable)(str(error), object=path) from error
+        raise (StorageFull if full else StorageUnavailable)(
+            f"{what or path} cannot be used: {error}", object=path
+        ) from error
 
 
 def container_uuid(storage: ChunkStorage, names: ContainerNames) -> bytes:

@@ -11,7 +11,7 @@ import itertools
 import marshal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from heapq import merge
 from itertools import accumulate, chain
 from operator import itemgetter
@@ -257,8 +257,7 @@ class Spool:
 
     def __init__(self) -> None:
         self._page: list[Pair] = []
-        self._place = tempfile.gettempdir()
-        with local_errors(self._place):
+        with self._errors():
             self._file = tempfile.TemporaryFile(prefix="chunkstore-import-")  # noqa: SIM115  (closed by ``close``)
 
     def add(self, items: list[Pair]) -> None:
@@ -266,7 +265,7 @@ class Spool:
         self._page += items
         if len(self._page) >= _SPOOL_PAGE:
             data = marshal.dumps(self._page)
-            with local_errors(self._place):
+            with self._errors():
                 self._file.write(len(data).to_bytes(_LENGTH_BYTES, "big"))
                 self._file.write(data)
             self._page = []
@@ -276,16 +275,21 @@ class Spool:
 
     def pages(self) -> Iterator[list[Pair]]:
         """Everything from the beginning. Nothing is added meanwhile, and there is one reader at a time."""
-        with local_errors(self._place):
+        with self._errors():
             self._file.seek(0)
         while True:
-            with local_errors(self._place):
+            with self._errors():
                 size = int.from_bytes(self._file.read(_LENGTH_BYTES), "big")
                 data = self._file.read(size)
             if not data:
                 break
             yield marshal.loads(data)  # noqa: S302  (a file without a name, which only we have open)
         yield self._page
+
+    @staticmethod
+    def _errors() -> AbstractContextManager[None]:
+        folder = tempfile.gettempdir()
+        return local_errors(folder, f"the folder for temporary files, {folder},")
 
     def close(self) -> None:
         """Give the space back. Safe to repeat."""
