@@ -19,6 +19,7 @@ from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.metrics import CallCounts
 from chunkstore.observer import Observer
+from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.space import Reserve
 from chunkstore.records.arguments import check_flags
 from chunkstore.records.names import ContainerNames
@@ -171,11 +172,23 @@ def open_store_on(
                     observer=observer,
                     optimiser=optimiser,
                     asks=StoredAsks(storage, names, format_.uuid),
+                    importer=_importer(chosen),
                 )
             except BaseException:
                 ownership.journal.close()
                 ownership.store.close(clean=False)
                 raise
+
+
+def _importer(
+    settings: Settings,
+) -> Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None:
+    """What imports unknown segments from header files (``Settings.headers``)."""
+    if settings.headers != "import":
+        return None
+    from chunkstore.headers.importing import HeaderImporter
+
+    return HeaderImporter
 
 
 def _find_or_create(

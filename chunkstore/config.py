@@ -235,6 +235,8 @@ class Settings:
     Attributes (units last):
       cache_dir: local directory of the LMDB cache; deleting it is always safe.
       journal_mode: "auto" takes APPEND where the file system is on the allow-list, else SLOT (protocol.md A13).
+      headers: "ignore", or "import": an owner imports an unknown segment whose header file is at the root when it is first named
+        (docs/guide-backup.md).
       read_fence: "fenced" checks the fence on every owner read (linearizable); "tail" only where a read touches the segment's end, or asks
         for anything but bytes: what is before never changes, but a newer owner's truncation, deletion or new segment of the name is not
         seen there.
@@ -263,6 +265,7 @@ class Settings:
 
     cache_dir: str | None = None
     journal_mode: JournalMode = "auto"
+    headers: Literal["ignore", "import"] = "ignore"
     read_fence: Literal["fenced", "tail"] = "fenced"
     linger_s: float = 0.0
     op_deadline_s: float = 60.0
@@ -287,6 +290,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, allowed, rule in (
             ("journal_mode", ("auto", "slot", "append"), "auto, slot or append"),
+            ("headers", ("ignore", "import"), "'ignore' or 'import'"),
             ("read_fence", ("fenced", "tail"), "'fenced' or 'tail'"),
             ("verify", ("blocks", "off"), "'blocks' or 'off'"),
         ):

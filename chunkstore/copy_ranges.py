@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from chunkstore.checksum import BytesLike, crc32c_extend
 from chunkstore.errors import Damaged, InvalidArgument
@@ -24,18 +24,23 @@ Bounded: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Bounds one call of a storage in time."""
 
 
+class _Reads(Protocol):
+    def read(self, handle: ChunkHandle, offset: int, length: int, /) -> bytes: ...
+
+
 def read_verified(
-    storage: ChunkStorage,
+    storage: _Reads,
     address: Address,
     length: int,
     borders: Borders | None,
     window_bytes: int,
     *,
+    what: str = "it",
     bounded: Bounded = nullcontext,
 ) -> Iterator[bytes]:
     """The ``length`` bytes at ``address`` in windows, each compared with the ``borders`` that it reaches; None: nothing is known of them.
 
-    Raises ``Damaged``, and what the storage raises.
+    Raises ``Damaged``, which says ``what`` is, and what the storage raises.
     """
     name, base = address
     at, crcs = borders or ((), ())
@@ -46,14 +51,14 @@ def read_verified(
             data = storage.read(ChunkHandle(name, False), base + position, wanted)
         stop = position + len(data)
         if len(data) != wanted:
-            text = f"it is {stop} bytes long, but {length} are recorded; run check"
+            text = f"{what} is {stop} bytes long, but {length} are recorded; run check"
             raise Damaged(text, object=name, position=base + stop)
         view, begin = memoryview(data), position
         for number in range(bisect_right(at, position), bisect_right(at, stop)):
             crc = crc32c_extend(crc, view[begin - position : at[number] - position])
             begin = at[number]
             if crc != crcs[number]:
-                text = "it does not have the recorded CRC32C; run scrub"
+                text = f"{what} does not have the recorded CRC32C; run scrub"
                 raise Damaged(text, object=name, position=base + position)
         crc = crc32c_extend(crc, view[begin - position :])
         yield data

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
 __all__ = [
+    "BACKUP_GAUGES",
     "LATENCY_BOUNDS_S",
     "NO_CALLS",
     "UPKEEP_COUNTERS",
     "UPKEEP_GAUGES",
     "UPKEEP_PARTS",
     "CallCounts",
+    "backup_collector",
     "collector_of",
     "exposition",
     "storage_collector",
@@ -58,6 +60,11 @@ UPKEEP_GAUGES: Final = {
     "safe_mode": "1 while operations that add bytes are refused",
 }
 """As they are when asked."""
+BACKUP_GAUGES: Final = {
+    "age_s": "Seconds since the newest complete backup began, by the clock of its maker; absent without backups",
+    "count": "Complete backups",
+}
+"""As a backup root tells when asked."""
 
 LATENCY_BOUNDS_S: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -152,6 +159,24 @@ def upkeep_collector(name: str, read: Callable[[], Mapping[str, Mapping[str, flo
                 for part, value in figures.get(metric, {}).items():
                     found.add_metric([name, part], value)
                 yield found
+
+    return collector_of(families)
+
+
+def backup_collector(name: str, read: Callable[[], Mapping[str, float]]) -> Collector:
+    """A collector to ``register``: all ``BACKUP_GAUGES``, as ``chunkstore_backup_<name>``. ``name`` becomes the label ``container``;
+    ``read`` is asked at every scrape, as ``chunkstore.backup.backup_figures``; what it raises fails the scrape.
+
+    Raises ``Unsupported`` without the extra ``prometheus``.
+    """
+
+    def families(core: Any) -> Iterator[Metric]:
+        figures = read()
+        for metric, text in BACKUP_GAUGES.items():
+            found = core.GaugeMetricFamily(f"chunkstore_backup_{metric}", text, labels=["container"])
+            if metric in figures:
+                found.add_metric([name], figures[metric])
+            yield found
 
     return collector_of(families)
 

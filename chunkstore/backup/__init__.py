@@ -4,9 +4,20 @@ Everything here but imports of headers works at an owner or at a replica, and ch
 files: FORMAT.md next to this file; of header files: ``chunkstore/codec/ROLLING_HEADER.md``.
 """
 
-from chunkstore.backup.exporting import ExportReport, check_path, export, read_export, read_segments
+from chunkstore.backup.exporting import (
+    ExportReport,
+    ExportVerification,
+    Pins,
+    ReadOptions,
+    check_path,
+    export,
+    read_export,
+    read_segments,
+    verify,
+)
+from chunkstore.backup.removing import Removed, Verified, remove, verify_copies
 from chunkstore.backup.restore import RestoreOptions, RestoreReport, import_, restore
-from chunkstore.backup.rounds import Verified, backup, check_roots, list_backups, verify_copies
+from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, backup_figures, check_roots, list_backups
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.salvage import LostRange, SalvageReport
 from chunkstore.backup.survey import MissingChunk
@@ -15,16 +26,23 @@ from chunkstore.headers.importing import HeaderImport, import_headers, survey_he
 
 __all__ = [
     "BackupInfo",
+    "BackupPlan",
+    "BackupReport",
     "ExportReport",
+    "ExportVerification",
     "HeaderImport",
     "HeadersReport",
     "LostRange",
     "MissingChunk",
+    "Pins",
+    "ReadOptions",
+    "Removed",
     "RestoreOptions",
     "RestoreReport",
     "SalvageReport",
     "Verified",
     "backup",
+    "backup_figures",
     "check_path",
     "check_roots",
     "export",
@@ -34,7 +52,9 @@ __all__ = [
     "list_backups",
     "read_export",
     "read_segments",
+    "remove",
     "restore",
     "survey_headers",
+    "verify",
     "verify_copies",
 ]

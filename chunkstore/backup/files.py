@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from chunkstore.backup.selection import CHOSEN_MAX
+from chunkstore.backup.selection import CHOSEN_MAX, Choice
 from chunkstore.errors import Damaged, InvalidArgument, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE
 from chunkstore.metadata.port import Position
@@ -24,24 +24,30 @@ __all__ = [
     "EXPORT_VERSION",
     "MAGIC",
     "MARKER",
+    "NEWEST",
+    "RUNNING",
     "Export",
     "ExportHeader",
     "ExportSink",
     "container_uuid",
     "delete_export",
     "keep_private",
+    "linker",
     "local_errors",
     "open_export",
     "open_stored_export",
     "put_once",
     "read_small",
+    "server_copier",
     "small_object",
     "stored_sink",
     "write_export",
 ]
 
-DONE: Final = 17
-"""Kind of what says that a backup counts, among the small objects of a backup root."""
+RUNNING: Final = 17
+DONE: Final = 18
+NEWEST: Final = 19
+"""Kinds of the small objects of a backup root."""
 _KINDS: Final = frozenset((CHUNK[0], SEGMENT[0], TABLE[0]))
 _TEXT_MAX: Final = 4096
 _DIGEST_BYTES: Final = 32
@@ -55,8 +61,8 @@ class ExportHeader(NamedTuple):
     """What an export says of itself.
 
     ``container`` (16 bytes) has the name ``name`` under ``root``, a URL without credentials; the rows are those of ``position``, where
-    the state digest of all its rows was ``digest``. ``time_ms``: when it was made, a label. ``segments``: names and prefixes that were
-    chosen; none: everything. ``pin``: the name of the pin that keeps its chunks; empty: there is none.
+    the state digest of all its rows was ``digest``. ``time_ms``: when it was made, a label. ``pin``: the name of the pin that keeps its
+    chunks; empty: there is none.
     """
 
     container: bytes
@@ -65,7 +71,7 @@ class ExportHeader(NamedTuple):
     position: Position
     digest: int
     time_ms: int
-    segments: tuple[str, ...]
+    choice: Choice
     pin: str
 
 
@@ -169,9 +175,9 @@ def encode_header(header: ExportHeader) -> bytes:
     from chunkstore_journal.snapshot_reader import FrameKind
     from chunkstore_journal.wire import encode_frame, pack
 
-    container, name, root, position, digest, time_ms, segments, pin = header
+    container, name, root, position, digest, time_ms, choice, pin = header
     raw = digest.to_bytes(_DIGEST_BYTES, "big")
-    body = (container, name, root[:_TEXT_MAX], tuple(position), raw, time_ms, segments, pin)
+    body = (container, name, root[:_TEXT_MAX], tuple(position), raw, time_ms, (choice.topic, choice.names), pin)
     return encode_frame(MAGIC, EXPORT_VERSION, FrameKind.HEADER, pack(body))
 
 
@@ -183,25 +189,29 @@ def _header(value: object, object: str, at: int) -> ExportHeader:
     container, name, root = fields.raw(16), fields.text(_TEXT_MAX), fields.text(_TEXT_MAX)
     position = decode_position(fields, object, at)
     digest, time_ms = int.from_bytes(fields.raw(_DIGEST_BYTES), "big"), fields.whole()
-    names, pin = fields.array(), fields.text(_TEXT_MAX)
+    chosen = Fields(fields.array(), "what was chosen", object, at)
+    topic, names = chosen.text(_TEXT_MAX), chosen.array()
+    pin = fields.text(_TEXT_MAX)
     if len(names) > CHOSEN_MAX or not all(isinstance(item, str) for item in names):
         refuse("the chosen names are invalid, or too many", object, at)
     try:
         check_container_name(name)
     except InvalidArgument as error:
         raise Damaged(error.message, object=object, position=at) from error
-    segments = tuple(str(item) for item in names)
-    return ExportHeader(container, name, root, position, digest, time_ms, segments, pin)
+    choice = Choice(tuple(str(item) for item in names), topic)
+    return ExportHeader(container, name, root, position, digest, time_ms, choice, pin)
 
 
 @contextmanager
-def local_errors(path: str) -> Iterator[None]:
-    """Errors of a local file or folder, in our words: ``StorageFull`` and ``StorageUnavailable``."""
+def local_errors(path: str, what: str = "") -> Iterator[None]:
+    """Errors of a local file or folder, in our words: ``StorageFull`` and ``StorageUnavailable``. ``what`` it is, else its path."""
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise (StorageFull if full else StorageUnavailable)(str(error), object=path) from error
+        raise (StorageFull if full else StorageUnavailable)(
+            f"{what or path} cannot be used: {error}", object=path
+        ) from error
 
 
 def container_uuid(storage: ChunkStorage, names: ContainerNames) -> bytes:
@@ -211,14 +221,44 @@ def container_uuid(storage: ChunkStorage, names: ContainerNames) -> bytes:
     return read_format(storage, names).uuid
 
 
+def linker(source: ChunkStorage, target: ChunkStorage) -> Callable[[list[tuple[str, str]]], list[bool]] | None:
+    """What links chunks of ``source`` into ``target`` (name, new name; whether the new name was free), where both are of the kind that can.
+
+    It raises ``Unsupported`` (they are on different file systems), ``ChunkNotFound``, ``StorageUnavailable``, ``StorageFull``.
+    """
+    from chunkstore_bindings.filesystem.linking import link_all
+
+    ends = [_file_systems(storage) for storage in (source, target)]
+    return partial(link_all, ends[0][0], ends[1][0]) if all(ends) else None
+
+
+def server_copier(source: ChunkStorage, target: ChunkStorage) -> Callable[[str, str], None] | None:
+    """A call that makes a server copy a chunk of ``source`` into ``target`` (name, new name), if both are on one that can.
+
+    It raises ``Unsupported`` (the server does not), ``ChunkNotFound``, ``StorageUnavailable``, ``StorageFull``.
+    """
+    if not source.url.startswith("s3:") or not target.url.startswith("s3:"):
+        return None  # the binding needs its extra
+    from chunkstore_bindings.s3.storage import S3ChunkStorage
+    from chunkstore_bindings.wrappers.wrapping import layers
+
+    ends = [[layer for layer in layers(end) if isinstance(layer, S3ChunkStorage)] for end in (source, target)]
+    if not all(ends) or not ends[1][0].can_copy_from(ends[0][0]):
+        return None
+    return partial(ends[1][0].copy_from, ends[0][0])
+
+
 def keep_private(storage: ChunkStorage) -> None:
     """Of what is made there from now on, files and folders are their owner's alone, where it is a file system."""
+    for found in _file_systems(storage):
+        found.keep_private()
+
+
+def _file_systems(storage: ChunkStorage) -> list[Any]:
     from chunkstore_bindings.filesystem import FilesystemChunkStorage
     from chunkstore_bindings.wrappers.wrapping import layers
 
-    for layer in layers(storage):
-        if isinstance(layer, FilesystemChunkStorage):
-            layer.keep_private()
+    return [layer for layer in layers(storage) if isinstance(layer, FilesystemChunkStorage)]
 
 
 # ---- small objects

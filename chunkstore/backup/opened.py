@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from chunkstore.backup.copies import copies
 from chunkstore.backup.files import Export, open_stored_export
-from chunkstore.backup.runs import BackupInfo, complete_at, newest_complete
+from chunkstore.backup.runs import BackupInfo, complete_at, find_done, newest_complete
 from chunkstore.checksum import DIGEST_MODULUS, rows_digest
-from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged
+from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCollected
 from chunkstore.metadata.index import rebuild_index
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, MetadataView
@@ -115,6 +115,13 @@ class BackupFollower:
             return [Finding(0, "damage", "", "", name, getattr(error, "position", 0), str(error))]
         return []
 
+    def why_absent(self, chunk: str) -> PastCollected | None:
+        """Why a copy is absent: the backup that is shown was dropped since; None: it is lost. Raises as ``find_done``."""
+        if find_done(self._storage, self._names, self._shown) is not None:
+            return None
+        lsn = self.store.head().position.lsn
+        return PastCollected(f"the backup of lsn {lsn} was dropped, and {chunk} deleted", lsn=lsn, chunk=chunk)
+
     def close(self) -> None:
         """Release the stores."""
         store, self._store = self._store, None
@@ -162,8 +169,9 @@ class BackupParts(ContainerParts):
         """As ``BackupFollower.findings``."""
         return self.backup.findings(level, view, pinned_lsn)
 
-    def why_absent(self, chunk: str) -> None:
-        """A backup names no chunk that it has not."""
+    def why_absent(self, chunk: str) -> PastCollected | None:
+        """As ``BackupFollower.why_absent``."""
+        return self.backup.why_absent(chunk)
 
     def stored_sizes(self, epoch: int | None) -> tuple[int, int, int]:
         """None of a journal."""

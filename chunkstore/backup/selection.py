@@ -7,7 +7,8 @@ position stay. Memory: about 100 bytes for each chunk of a part; of everything, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from hashlib import blake2b
+from typing import Final, NamedTuple
 
 from chunkstore.errors import Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment, decode_table
@@ -26,6 +27,7 @@ from chunkstore.metadata.keys import (
     block_range,
     chunk_key,
     segment_key,
+    table_key,
     table_prefix,
     writer_range,
 )
@@ -33,22 +35,29 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.records.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name
 from chunkstore.records.segments import SegmentRecord
 
-__all__ = ["CHOSEN_MAX", "EVERYTHING", "OFFLOAD_NAMESPACE", "NameFilter", "Selection", "after_all"]
+__all__ = ["CHOSEN_MAX", "Choice", "NameFilter", "Selection", "after_all"]
 
 Pair = tuple[bytes, bytes]
 CHOSEN_MAX: Final = 10_000
 """Names in one choice: they are in the export's header."""
-OFFLOAD_NAMESPACE: Final = "offload"
+_OFFLOAD: Final = "offload"
 _BLOCKS: Final = table_prefix(BLOCKS_NAMESPACE)
 _WRITERS: Final = table_prefix(WRITERS_NAMESPACE)
 
 
+class Choice(NamedTuple):
+    """Segments by name, or by a prefix with ``*`` after it, and those of a topic's ledgers. Neither: everything."""
+
+    names: tuple[str, ...] = ()
+    topic: str = ""
+
+
 class NameFilter:
-    """Segments by ``names``, or by prefixes with ``*`` after them; none: all. Never changed. Raises ``InvalidArgument``."""
+    """What a ``Choice`` takes; see there. Never changed. Raises ``InvalidArgument``."""
 
-    __slots__ = ("_exact", "_prefixes", "names")
+    __slots__ = ("_exact", "_prefixes", "choice")
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
+    def __init__(self, names: Sequence[str] = (), topic: str | None = None) -> None:
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             raise InvalidArgument("segments must be a sequence of names", argument="segments")
         if len(names) > CHOSEN_MAX:
@@ -56,18 +65,46 @@ class NameFilter:
             raise InvalidArgument(text, argument="segments")
         for name in names:
             check_segment_name(name, "segments")
-        self.names: tuple[str, ...] = tuple(sorted(set(names)))
-        self._exact = frozenset(name for name in self.names if not name.endswith("*"))
-        self._prefixes = tuple(name[:-1] for name in self.names if name.endswith("*"))
+        if topic is not None:
+            # Here and below: contexts load protobuf, which no one else should wait for.
+            from chunkstore.pulsar.contexts import check_topic
+
+            check_topic(topic)
+        self.choice: Choice = Choice(tuple(sorted(set(names))), topic or "")
+        self._exact = frozenset(name for name in names if not name.endswith("*"))
+        self._prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
 
     @property
     def is_everything(self) -> bool:
         """Whether all segments are chosen."""
-        return not self.names
+        return self.choice == Choice()
+
+    def digest(self) -> bytes:
+        """16 bytes that tell filters apart; none for the one that takes everything."""
+        if self.is_everything:
+            return b""
+        return blake2b(b"".join(name.encode() + b"\0" for name in self.choice.names), digest_size=16).digest()
+
+    def with_topic(self, view: MetadataView) -> NameFilter:
+        """This filter, with the segments of its topic by their names. Raises ``LedgerNotFound``, ``Damaged``."""
+        if not self.choice.topic:
+            return self
+        from chunkstore.pulsar.contexts import LedgerNotFound
+
+        start = table_key(_OFFLOAD, self.choice.topic.encode() + b"\0")
+        found, prefix = set[str](), table_prefix(_OFFLOAD)
+        for key, raw in view.scan(start, start + b"\xff" * 9):
+            found |= _named_by(key[len(prefix) :], decode_table(key, raw).value)
+        if not found:
+            raise LedgerNotFound(self.choice.topic)
+        made = NameFilter(self.choice.names)
+        made.choice = self.choice
+        made._exact |= {name for name in found if view.get(segment_key(name)) is not None}
+        return made
 
     def takes(self, name: str) -> bool:
         """Whether a segment is chosen."""
-        return not self.names or name in self._exact or name.startswith(self._prefixes)
+        return self.is_everything or name in self._exact or name.startswith(self._prefixes)
 
     def check(self, names: Iterable[str]) -> None:
         """Raise ``SegmentNotFound`` for a choice that chooses none of ``names``, which are all of a state."""
@@ -82,7 +119,7 @@ class NameFilter:
         """Whether rows of a table may come along. Of the reserved ones: what they say is true in the other container, too."""
         if namespace.startswith("!"):
             return namespace == RETENTION_NAMESPACE or (namespace == QUOTA_NAMESPACE and self.is_everything)
-        return self.is_everything or namespace == OFFLOAD_NAMESPACE
+        return self.is_everything or namespace == _OFFLOAD
 
     def takes_row(self, namespace: str, key: bytes, value: bytes, view: MetadataView) -> bool:
         """Whether a row of such a table does: of a part, what speaks only of segments that come. Raises ``Damaged``."""
@@ -93,15 +130,16 @@ class NameFilter:
                 return False
             names = {key[1:].decode("utf-8", "replace")}
         else:
-            # Here: contexts load protobuf, which no other backup needs.
-            from chunkstore.pulsar.contexts import decode_context
-
-            context = decode_context(key, value)
-            names = {context.data, context.index_segment} if context.complete else {context.data}
+            names = _named_by(key, value)
         return all(self.takes(name) and view.get(segment_key(name)) is not None for name in names)
 
 
-EVERYTHING: Final = NameFilter()
+def _named_by(key: bytes, value: bytes) -> set[str]:
+    """The segments that the row of a ledger speaks of. Raises ``Damaged``."""
+    from chunkstore.pulsar.contexts import decode_context
+
+    context = decode_context(key, value)
+    return {context.data, context.index_segment} if context.complete else {context.data}
 
 
 class Selection:
@@ -116,7 +154,7 @@ class Selection:
         self._expected = 0
 
     def __iter__(self) -> Iterator[Pair]:
-        """Raises ``SegmentNotFound`` (nothing is as chosen), ``Damaged`` (rows that do not add up)."""
+        """Raises ``SegmentNotFound`` and ``LedgerNotFound`` (nothing is as chosen), ``Damaged`` (rows that do not add up)."""
         yield from self._everything() if self._chosen.is_everything else self._part()
         if self.chunks != self._expected:
             raise Damaged(
@@ -147,10 +185,11 @@ class Selection:
 
     def _part(self) -> Iterator[Pair]:
         view = self._view
+        chosen = self._chosen.with_topic(view)
         every = view.scan(VISIBLE_SEGMENTS, after_all(SEGMENT))
-        rows = [(key, raw) for key, raw in every if self._chosen.takes(key[1:].decode("utf-8", "replace"))]
+        rows = [(key, raw) for key, raw in every if chosen.takes(key[1:].decode("utf-8", "replace"))]
         segments = [decode_segment(key[1:].decode("utf-8", "replace"), raw) for key, raw in rows]
-        self._chosen.check(key[1:].decode("utf-8", "replace") for key, _ in rows)
+        chosen.check(key[1:].decode("utf-8", "replace") for key, _ in rows)
         ids = sorted(identity for segment in segments for _, identity, _ in walk(view.get, segment))
         for identity in ids:
             self.chunks += 1
@@ -161,18 +200,19 @@ class Selection:
         # Namespaces in the order of their keys, the shorter ones first.
         tables = [
             (BLOCKS_NAMESPACE, (pair for identity in ids for pair in view.scan(*block_range(identity)))),
-            (OFFLOAD_NAMESPACE, self._rows_of(OFFLOAD_NAMESPACE)),
+            (_OFFLOAD, _rows_of(view, _OFFLOAD, chosen)),
             (WRITERS_NAMESPACE, (pair for known in sorted(s.id for s in segments) for pair in view.scan(*writer_range(known)))),
-            (RETENTION_NAMESPACE, self._rows_of(RETENTION_NAMESPACE)),
+            (RETENTION_NAMESPACE, _rows_of(view, RETENTION_NAMESPACE, chosen)),
         ]  # fmt: skip
         for _, pairs in sorted(tables, key=lambda item: table_prefix(item[0])):
             yield from pairs
 
-    def _rows_of(self, namespace: str) -> Iterator[Pair]:
-        prefix = table_prefix(namespace)
-        for key, raw in self._view.scan(prefix, after_all(prefix)):
-            if self._chosen.takes_row(namespace, key[len(prefix) :], decode_table(key, raw).value, self._view):
-                yield key, raw
+
+def _rows_of(view: MetadataView, namespace: str, chosen: NameFilter) -> Iterator[Pair]:
+    prefix = table_prefix(namespace)
+    for key, raw in view.scan(prefix, after_all(prefix)):
+        if chosen.takes_row(namespace, key[len(prefix) :], decode_table(key, raw).value, view):
+            yield key, raw
 
 
 def after_all(prefix: bytes) -> bytes:

@@ -6,13 +6,13 @@ looked for only where the same container is."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from datetime import datetime
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from chunkstore import parts
-from chunkstore.backup.exporting import read_export
+from chunkstore.backup.exporting import read_export, root_of
 from chunkstore.backup.files import container_uuid
 from chunkstore.backup.opened import load_export
 from chunkstore.backup.selection import NameFilter
@@ -21,12 +21,16 @@ from chunkstore.config import Settings
 from chunkstore.engine.reading import context_of
 from chunkstore.errors import InvalidArgument
 from chunkstore.following import open_replica_on
+from chunkstore.metadata.port import MetadataCache
 from chunkstore.records.arguments import check_moment
 from chunkstore.records.names import ContainerNames, check_segment_name
-from chunkstore.registry import Root, require_known_place
+from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Moment", "is_export", "open_source"]
+__all__ = ["Caches", "Moment", "Opening", "is_export", "open_source"]
+
+Caches: TypeAlias = Callable[[str], MetadataCache]
+"""Makes a caller's own caches, by role."""
 
 
 class Moment(NamedTuple):
@@ -46,6 +50,19 @@ class Moment(NamedTuple):
             check_segment_name(self.snapshot, "snapshot")
 
 
+class Opening(NamedTuple):
+    """Which container a source is of, what of it is taken, and how it is opened."""
+
+    container: str
+    settings: Settings
+    chosen: NameFilter
+    caches: Caches | None = None
+
+    def cache(self, role: str) -> MetadataCache | None:
+        """The caller's own cache."""
+        return None if self.caches is None else self.caches(role)
+
+
 def is_export(source: Root | ChunkStorage) -> TypeGuard[str | os.PathLike[str]]:
     """Whether this names an export file, and no root."""
     if not isinstance(source, str | os.PathLike):
@@ -56,14 +73,7 @@ def is_export(source: Root | ChunkStorage) -> TypeGuard[str | os.PathLike[str]]:
 
 @contextmanager
 def open_source(
-    source: Root | ChunkStorage,
-    from_: Root | None,
-    container: str,
-    moment: Moment,
-    settings: Settings,
-    chosen: NameFilter,
-    *,
-    salvage: bool,
+    source: Root | ChunkStorage, from_: Root | None, moment: Moment, how: Opening, *, salvage: bool
 ) -> Iterator[Source]:
     """What ``restore`` calls its source. Raises ``InvalidArgument``, and what opening it raises."""
     moment.check()
@@ -73,45 +83,47 @@ def open_source(
                 text = "an export is of one moment: lsn, time and snapshot are for roots"
                 given = next(name for name, value in moment._asdict().items() if value is not None)
                 raise InvalidArgument(text, argument=given)
-            yield stack.enter_context(_open_export(source, from_, settings, chosen))
+            yield stack.enter_context(_open_export(source, from_, how))
             return
         if from_ is not None and not salvage:
             text = (
                 "the source is no file, so it is taken for the root itself: from_ goes with export files and salvages"
             )
             raise InvalidArgument(text, argument="from_")
-        storage = stack.enter_context(parts.storage_of(source, settings))
+        storage = stack.enter_context(parts.storage_of(source, how.settings))
         copy: ChunkStorage | None = None
         if from_ is not None:
-            copy = parts.open_copy(from_, of=storage, container=container, settings=settings, argument="from_")
+            copy = parts.open_copy(from_, of=storage, container=how.container, settings=how.settings, argument="from_")
             stack.callback(copy.close)
-        if salvage and moment == Moment() and storage.exists(ContainerNames(container).format):
-            opened = _open_last_good(storage, container, settings, chosen)
+        if salvage and moment == Moment() and storage.exists(ContainerNames(how.container).format):
+            opened = _open_last_good(storage, how)
         else:
-            opened = _open_past(storage, container, moment, settings, chosen)
+            opened = _open_past(storage, moment, how)
         yield stack.enter_context(opened)._replace(copy=copy)
 
 
 @contextmanager
-def _open_past(
-    storage: ChunkStorage, container: str, moment: Moment, settings: Settings, chosen: NameFilter
-) -> Iterator[Source]:
+def _open_past(storage: ChunkStorage, moment: Moment, how: Opening) -> Iterator[Source]:
     """The state of a container, or of its backups, at a moment. Raises as ``open_replica``."""
+    container, settings, chosen, _ = how
     lsn, time, snapshot = moment
     if time is None and lsn is None:
-        with open_replica_on(storage, container=container, settings=settings) as present:
+        with open_replica_on(storage, container=container, settings=settings, cache=how.cache("replica")) as present:
             pins = {pin.name: pin.lsn for pin in present.pins()}
             if snapshot is not None and snapshot not in pins:
                 raise InvalidArgument(f"no pin {snapshot!r} exists; 'pins ls' lists the pins", argument="snapshot")
             lsn = present.lsn if snapshot is None else pins[snapshot]
-    with open_replica_on(storage, container=container, settings=settings, at_lsn=lsn, at_time=time) as past:
+    cache = how.cache("past")
+    with open_replica_on(
+        storage, container=container, settings=settings, cache=cache, at_lsn=lsn, at_time=time
+    ) as past:
         context = context_of(past)
         with context.store().view() as view:
             yield Source(view, context.names, storage, chosen)
 
 
 @contextmanager
-def _open_last_good(storage: ChunkStorage, container: str, settings: Settings, chosen: NameFilter) -> Iterator[Source]:
+def _open_last_good(storage: ChunkStorage, how: Opening) -> Iterator[Source]:
     """The last good state of a container. Raises ``Damaged`` where there is none, ``ContainerNotFound``, ``Unsupported``, and what the
     storage raises."""
     from chunkstore_bindings.wrappers.wrapping import guarded
@@ -119,21 +131,24 @@ def _open_last_good(storage: ChunkStorage, container: str, settings: Settings, c
     from chunkstore_journal.history import Streams
     from chunkstore_journal.salvage import last_good_state
 
-    names, storage = ContainerNames(container), guarded(storage)
+    names, storage = ContainerNames(how.container), guarded(storage)
     format_ = read_format(storage, names)
-    with closing(parts.cache_of(storage, format_.uuid, settings, "past")) as cache:
+    given = how.cache("past")
+    with (
+        nullcontext(given)
+        if given is not None
+        else closing(parts.cache_of(storage, format_.uuid, how.settings, "past")) as cache
+    ):
         found = last_good_state(Streams(storage, names, format_), cache)
         try:
             with found.store.view() as view:
-                yield Source(view, names, storage, chosen, found.damage, found.past)
+                yield Source(view, names, storage, how.chosen, found.damage, found.past)
         finally:
             cache.discard(found.store)
 
 
 @contextmanager
-def _open_export(
-    path: str | os.PathLike[str], root: Root | None, settings: Settings, chosen: NameFilter
-) -> Iterator[Source]:
+def _open_export(path: str | os.PathLike[str], root: Root | None, how: Opening) -> Iterator[Source]:
     """The state that an export file holds; its chunks are at ``root``, or else where the file says.
 
     Raises ``InvalidArgument`` (no file; no known place; another container is there), ``ContainerNotFound``, ``Unsupported``, ``Damaged``
@@ -142,17 +157,14 @@ def _open_export(
     export = read_export(path)
     header = export.header
     names = ContainerNames(header.name)
-    if root is None:
-        require_known_place(header.root)
-        root = header.root
-    with parts.storage_of(root, settings) as storage:
+    with parts.storage_of(root_of(header, root), how.settings) as storage:
         if container_uuid(storage, names) != header.container:
             text = f"the container {header.name!r} at {storage.url} is not the container of the export; name its root (--from)"
             raise InvalidArgument(text, argument="from_")
-        with closing(parts.cache_of(storage, header.container, settings, "past")) as cache:
+        with closing(parts.cache_of(storage, header.container, how.settings, "past")) as cache:
             store = load_export(export, cache, os.fspath(path), indexed=False)
             try:
                 with store.view() as view:
-                    yield Source(view, names, storage, chosen)
+                    yield Source(view, names, storage, how.chosen)
             finally:
                 cache.discard(store)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
@@ -53,6 +54,13 @@ class Source(NamedTuple):
     damage: Damaged | None = None
     past: RecordsPast = RecordsPast()
     copy: ChunkStorage | None = None
+
+    def fingerprint(self) -> int:
+        """Four bytes that tell states apart, and what is chosen of them."""
+        identity, digest = self.view.head.position.hash, self.chosen.digest()
+        if digest:
+            identity = blake2b(identity + digest, digest_size=16).digest()
+        return int.from_bytes(identity[:4], "big")
 
 
 class FoundChunk(NamedTuple):

@@ -29,7 +29,7 @@ class State:
         str | None,
         option(
             "ROOT2",
-            "Of an export: where its container is. With --salvage: backups, or a copy, of what has rotted.",
+            "Of an export: where its container is. Of a salvage: backups, or a copy, of what has rotted.",
             "--from",
         ),
     ] = None
@@ -45,16 +45,17 @@ class State:
     snapshot: Annotated[str | None, option("NAME", "The state of this pin.", "--snapshot")] = None
     dry_run: options.DryRun = False
 
-    def options(self, here: access.Reading, progress: Meter, *, salvage: bool = False) -> backups.RestoreOptions:
+    def options(self, here: access.Claiming, progress: Meter, *, salvage: bool = False) -> backups.RestoreOptions:
         """As ``restore`` takes them."""
         return {
             "from_": self.from_,
             "lsn": self.lsn,
-            "time": options.moment_of(self.time, "--time"),
             "snapshot": self.snapshot,
             "salvage": salvage,
             "dry_run": self.dry_run,
+            "time": options.moment_of(self.time, "--time"),
             "settings": here.settings,
+            "take_over": here.take_over,
             "progress": progress,
         }
 
@@ -71,7 +72,7 @@ def restore(
         bool, flag("Of a damaged container: its last good state, and all bytes that are sound.")
     ] = False,
     state: State,
-    here: access.Reading,
+    here: access.Claiming,
 ) -> None:
     """Copy a past or present state, or some segments of it, into a new container. After an interruption, run the same command again."""
     access.require_lasting(new_root)
@@ -150,7 +151,7 @@ def import_(
 ) -> None:
     """Make a new container of an export, a backup or a container, or of some of its segments; or copy what header files list.
 
-    After an interruption, run the same command again.
+    Interrupted, the same command goes on.
     """
     if as_headers:
         if name is not None or replace(state, dry_run=False) != State():
@@ -185,10 +186,10 @@ def import_headers(here: access.Owning, root: str, directory: str, segments: Seq
         raise typer.Exit(1)
 
 
-def export_headers(here: access.Owning, root: str, directory: str, segments: Sequence[str]) -> None:
+def export_headers(here: access.Owning, root: str, directory: str, segments: Sequence[str], *, replaces: bool) -> None:
     """``export ROOT DIR --headers``: by a replica."""
     with here.replica(root) as replica:
-        report = backups.export_headers(replica, directory, segments)
+        report = backups.export_headers(replica, directory, segments, replace=replaces)
     facts: dict[str, object] = {"headers": report.segments, "chunks": report.chunks}
     facts["copied"] = f"{report.copied} files, {human_bytes(report.copied_bytes)}"
     if report.unsealed:

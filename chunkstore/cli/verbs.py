@@ -108,7 +108,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "retention rm": ("retention rm ROOT 'logs-*'",),
     "retention apply": ("retention apply ROOT --dry-run",),
     "backup": ("backup ROOT BACKUPROOT", "backup ls BACKUPROOT", "backup verify BACKUPROOT"),
-    "export": ("export ROOT logs.cks 'logs-*' --expires 90d", "export --list logs.cks"),
+    "export": ("export ROOT logs.cks 'logs-*' --expires 90d", "export --verify logs.cks --deep"),
     "import": ("import NEWROOT logs.cks", "import NEWROOT BACKUPROOT 'logs-*' --time 2026-11-28"),
     "restore": (
         "restore BACKUPROOT NEWROOT",

@@ -80,6 +80,7 @@ class Store(ReadableContainer, UpkeepCalls):
         observer: Observer | None = None,
         optimiser: OptimiserPolicy | None = None,
         asks: AskBox | None = None,
+        importer: Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None = None,
     ) -> None:
         # The background threads hold no reference to the store itself, so that one that is forgotten is closed.
         storage, names, settings = parts.storage, parts.names, parts.settings
@@ -100,6 +101,8 @@ class Store(ReadableContainer, UpkeepCalls):
         container.begin_epoch(ownership)
         self._maintenance = Maintenance(container, recovery)
         self._context = OwnerReads(container)
+        if importer is not None:
+            container.importer = importer(weakref.proxy(self), container)
         written = partial(_written, container, recovery, self._maintenance)
         self._space = Space(parts.stored_sizes, written, lambda: container.space.room(container.current.store))
         self._make_optimiser(optimiser)
@@ -154,6 +157,7 @@ class Store(ReadableContainer, UpkeepCalls):
         ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (``SegmentExists`` if it had happened).
         """
         check_segment_name(name, "name")
+        self._container.fetch(name)
         if rolling is not None and not isinstance(rolling, RollingPolicy):
             raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
         policy = rolling or self._container.settings.default_rolling

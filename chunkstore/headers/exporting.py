@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from chunkstore import runtime
-from chunkstore.codec.rolling_header import HEADER_SUFFIX, encode_header
+from chunkstore.codec.rolling_header import HEADER_SUFFIX, ChunkEntry, decode_header, encode_header
 from chunkstore.config import Settings
 from chunkstore.engine.reading import context_of
 from chunkstore.engine.replica import Replica
@@ -22,7 +22,9 @@ from chunkstore.headers.importing import (
     PlannedChunk,
     check_file_name,
     check_names,
+    is_copy,
     plan_export,
+    read_header,
 )
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import segment_key
@@ -52,18 +54,19 @@ def export_headers(
     directory: Root,
     segments: Sequence[str] = (),
     *,
+    replace: bool = False,
     settings: Settings | None = None,
 ) -> HeadersReport:
     """Write a header file ``<segment>$header`` for each of ``segments`` (none: for all) into ``directory``, a path or a URL.
 
     Names of chunks in it are relative to the container's root: where ``directory`` is that root, or is laid over it, the files are
-    complete.
+    complete. ``replace``: headers that are there are replaced, and copies that an export made for them deleted.
     Atomic: each header for itself (that a segment is sealed is said a moment later, by making it read-only). Durable. Chunks that are
     removed or merged in the container, and collected, are missing then: export under a pin (``store.pin``), or from an idle container.
 
-    Raises ``InvalidArgument`` (a header is there; a name that header files cannot have; a segment of more than
+    Raises ``InvalidArgument`` (a header is there and not ``replace``; a name that header files cannot have; a segment of more than
     1,000,000 chunks: merge them first), ``SegmentNotFound``, ``ChunkNotFound`` (collected meanwhile), ``Damaged`` (a last chunk that is
-    too short), ``StorageFull``, ``StorageUnavailable``, and what reading raises. Retry: safe, to an empty folder.
+    too short), ``StorageFull``, ``StorageUnavailable``, and what reading raises. Retry: safe, with ``replace``.
     """
     wanted = check_names(segments)
     target = open_storage(root_url(directory, "directory"), settings or store.settings)
@@ -74,8 +77,10 @@ def export_headers(
         for name in names:
             _check_place(target, name)
             store.info(name)
-            if target.exists(name + HEADER_SUFFIX):
-                text = f"{name + HEADER_SUFFIX!r} exists already; delete it, or export to another folder"
+            if not replace and target.exists(name + HEADER_SUFFIX):
+                text = (
+                    f"{name + HEADER_SUFFIX!r} exists already; replace it (replace=True), or export to another folder"
+                )
                 raise InvalidArgument(text, argument="directory")
         report = HeadersReport(0, 0, 0, 0, 0)
         for name in names:
@@ -98,6 +103,11 @@ def _export(store: ChunkedSegmentStorage | Replica, target: ChunkStorage, name: 
     header, (info, size_bytes_max, chunks) = name + HEADER_SUFFIX, _look(store, name)
     last_length = _last_length(context_of(store).storage, chunks)
     plan = plan_export(info, size_bytes_max, chunks, last_length, runtime.token(4).hex())
+    former: set[str] = set()
+    with suppress(Damaged):  # copies of a header that cannot be read stay
+        data = read_header(target, name)
+        files = decode_header(data, object=header).chunks if data else ()
+        former = {entry.name for entry in files if is_copy(name, entry.name)}
     try:
         for copy in plan.copies:
             _copy(store, target, SegmentHandle(name, info.id, False), copy)
@@ -108,6 +118,7 @@ def _export(store: ChunkedSegmentStorage | Replica, target: ChunkStorage, name: 
     can_seal = target.capabilities.set_read_only
     if can_seal and target.open_write(header).writable == info.sealed:
         target.set_read_only(ChunkHandle(header, True), info.sealed)
+    _delete(target, sorted(former - {entry.name for entry in plan.entries if isinstance(entry, ChunkEntry)}))
     copied_bytes = sum(copy.length for copy in plan.copies)
     return 1, len(chunks) or len(plan.copies), len(plan.copies), copied_bytes, int(info.sealed and not can_seal)
 

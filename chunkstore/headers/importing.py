@@ -4,6 +4,7 @@ What the files do not bear out is ``Damaged``, before anything is changed. Heade
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -30,11 +31,13 @@ from chunkstore.errors import (
     ChunkstoreError,
     Conflict,
     Damaged,
+    DeadlineExceeded,
     InvalidArgument,
     SegmentNotFound,
 )
-from chunkstore.metadata.keys import segment_key
+from chunkstore.metadata.keys import segment_key, table_key
 from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.container import OwnedContainer
 from chunkstore.records.invariants import Finding
 from chunkstore.records.names import HEADERS_NAMESPACE, check_object_name, check_segment_name
 from chunkstore.records.segments import LayoutChunk, SegmentInfo
@@ -45,6 +48,7 @@ __all__ = [
     "NO_LIMIT",
     "PIECE_BYTES",
     "HeaderImport",
+    "HeaderImporter",
     "HeaderPlan",
     "HeaderSource",
     "ImportPlan",
@@ -52,6 +56,7 @@ __all__ = [
     "check_file_name",
     "check_names",
     "import_headers",
+    "is_copy",
     "plan_export",
     "plan_import",
     "read_header",
@@ -286,6 +291,59 @@ def _import(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan
         raise
 
 
+class HeaderImporter:
+    """``Settings.headers`` "import": an unknown segment whose header is at the root is imported when it is first named; once, so that a
+    deleted segment does not come back. Headers that ``export_headers`` wrote are not imported so. Thread-safe."""
+
+    def __init__(self, store: ChunkedSegmentStorage, container: OwnedContainer) -> None:
+        self._store = store
+        self._container = container
+        self._lock = runtime.lock()
+        """Held by the one import that is under way."""
+
+    def __call__(self, name: str) -> bool:
+        """Whether segment ``name`` is there now. Never called with a lock of a segment held.
+
+        Raises ``Damaged`` (header, or files), and ``DeadlineExceeded``: the import continues.
+        """
+        try:
+            check_file_name(name)
+        except InvalidArgument:
+            return False
+        if self._container.look(_is_there(name)):
+            return True
+        if self._is_imported(name) or not self._container.storage.exists(name + HEADER_SUFFIX):
+            return False
+        limit_s = self._container.settings.op_deadline_s
+        run = partial(self._container.alone, self._lock, "import of a header file", partial(self._import, name))
+        ended = runtime.run_with_timeout(run, "chunkstore-import", limit_s)
+        if not ended:
+            what = f"importing segment {name!r} from its header file, which continues"
+            raise DeadlineExceeded(what, deadline_s=limit_s)
+        return ended[0]
+
+    def _import(self, name: str) -> bool:
+        if self._container.look(_is_there(name)):
+            return True
+        storage, names = self._container.storage, self._container.names
+        data = None if self._is_imported(name) else read_header(storage, name)
+        if not data:
+            return False
+        files = [entry.name for entry in decode_header(data, object=name + HEADER_SUFFIX).chunks]
+        if any(names.parse_chunk(file) is not None or is_copy(name, file) for file in files):
+            return False  # an export wrote it
+        folders = {file.partition("/")[0] for file in files if "/" in file}
+        if any(_is_ours(storage, folder) for folder in folders):
+            return False  # what is stored names nothing of another container, of backups, or of our journal
+        source = HeaderSource(storage)
+        _import(self._store, source, source.plan_again(name), 0)
+        return True
+
+    def _is_imported(self, name: str) -> bool:
+        key = table_key(HEADERS_NAMESPACE, name.encode())
+        return self._container.look(lambda view: view.get(key) is not None)
+
+
 NO_LIMIT: Final = 1 << 53
 """What ``RollingPolicy`` has for chunks that grow without end."""
 _FILE_NAME_BYTES_MAX: Final = 255
@@ -402,6 +460,15 @@ def plan_export(
             copies.append(PlannedChunk(name, begin, end - begin))
         entries.append(ChunkEntry(begin, name))
     return HeaderPlan(tuple(entries), tuple(copies))
+
+
+_COPY = re.compile(r"[0-9]{1,19}\.[0-9a-f]{8}")
+
+
+def is_copy(segment: str, name: str) -> bool:
+    """Whether only exports of this segment name files so."""
+    prefix = segment + _OFFSET
+    return name.startswith(prefix) and _COPY.fullmatch(name, len(prefix)) is not None
 
 
 def check_file_name(segment: str) -> None:

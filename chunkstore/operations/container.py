@@ -24,6 +24,7 @@ from chunkstore.errors import (
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
+    SegmentNotFound,
     StorageUnavailable,
 )
 from chunkstore.journal import JournalService, Ownership, RecordKind
@@ -317,6 +318,7 @@ class OwnedContainer(RowSource):
     ) -> tuple[OwnedEpoch, Pending | None, T]:
         """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone. ``adds``: bytes of chunks, as
         ``serving``."""
+        fetched: tuple[str, ...] = ()
         while True:
             owned = self.serving(deadline, adds)
             try:
@@ -328,6 +330,10 @@ class OwnedContainer(RowSource):
             except Undecided as earlier:
                 if not owned.queue.wait_decided(earlier.op, deadline):
                     deadline.fail("waiting for an earlier operation")
+            except SegmentNotFound as missing:
+                if missing.segment in fetched or not self.fetch(missing.segment):
+                    raise
+                fetched += (missing.segment,)
             except CacheDamaged as damage:
                 self._rebuild_in_time(damage, deadline)
             except Damaged as damage:

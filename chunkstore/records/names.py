@@ -18,8 +18,10 @@ Layout of a container (protocol.md 3.1, A11), everything under ``<container>/``:
 Layout of a container's backups (``chunkstore.backup``), under ``<container>/`` of another root::
 
     BACKUP                      put once: which container's
+    NEWEST                      hint
     backups/<lsn>-<run>.sn      exports; run is 32 hex digits
-    done/<lsn>-<run>            a backup that counts, put once
+    done/<run>                  what became of a run, put once
+    running/<run>               runs that are under way
     d/<2 hex>/<rest>            copies of chunks, under their own names
     o/<2 hex>/<rest>.<length>   copies of chunks that were growing
 
@@ -65,6 +67,7 @@ __all__ = [
     "named_chunks",
     "parse_chunk_rest",
     "parse_place",
+    "parse_run",
     "session_chunk_id",
     "session_epoch",
     "utf8_bytes",
@@ -344,11 +347,12 @@ class BackupNames(ContainerNames):
     of the backup that is looked at, by their lengths.
     """
 
-    __slots__ = ("growing",)
+    __slots__ = ("growing", "newest")
     has_journal = False
 
     def __init__(self, container: str) -> None:
         super().__init__(container)
+        self.newest: str = f"{container}/NEWEST"
         self.growing: Mapping[bytes, int] = {}
 
     def chunk(self, identity: bytes) -> str:
@@ -366,6 +370,16 @@ class BackupNames(ContainerNames):
             else f"{self.growing_prefix()}{_chunk_path(identity)}.{growing:x}"
         )
 
+    def parse_copy(self, name: str) -> tuple[bytes, int | None] | None:
+        """Inverse of ``copy``; None for a stranger."""
+        if not name.startswith(self.growing_prefix()):
+            identity = self.parse_chunk(name)
+            return None if identity is None else (identity, None)
+        path, _, length = name[len(self.growing_prefix()) :].rpartition(".")
+        identity = self.parse_chunk(self._data + path)
+        found = identity is not None and re.fullmatch(r"[0-9a-f]{1,16}", length)
+        return (identity, int(length, 16)) if found and identity is not None else None
+
     def data_prefix(self) -> str:
         """Nothing is there: copies that one backup does not name are no orphans, for others do."""
         return f"{self.container}/none/"
@@ -378,22 +392,32 @@ class BackupNames(ContainerNames):
         """All copies of chunks that were growing."""
         return f"{self.container}/o/"
 
+    def stored_prefix(self) -> str:
+        """All exports."""
+        return f"{self.container}/backups/"
+
     def stored(self, lsn: int, run: str) -> str:
         """The export of a run."""
-        return f"{self.container}/backups/{lsn:016x}-{run}.sn"
+        return f"{self.stored_prefix()}{lsn:016x}-{run}.sn"
 
-    def done_prefix(self) -> str:
-        """What says which backups count."""
-        return f"{self.container}/done/"
+    def parse_stored(self, name: str) -> tuple[int, str] | None:
+        """``(lsn, run)`` of an export's name; None for a stranger, and for a part."""
+        match = re.fullmatch(r"([0-9a-f]{16})-([0-9a-f]{32})\.sn", name[len(self.stored_prefix()) :])
+        return (int(match[1], 16), match[2]) if match and name.startswith(self.stored_prefix()) else None
 
-    def done(self, lsn: int, run: str) -> str:
-        """What says that a run's backup counts."""
-        return f"{self.done_prefix()}{lsn:016x}-{run}"
+    def done(self, run: str) -> str:
+        """What became of a run, put once; of ``""`` the prefix."""
+        return f"{self.container}/done/{run}"
 
-    def parse_done(self, name: str) -> tuple[int, str] | None:
-        """``(lsn, run)`` of a backup that counts; None for a stranger."""
-        match = re.fullmatch(r"([0-9a-f]{16})-([0-9a-f]{32})", name.removeprefix(self.done_prefix()))
-        return (int(match[1], 16), match[2]) if match else None
+    def running(self, run: str) -> str:
+        """A run that is under way; of ``""`` the prefix."""
+        return f"{self.container}/running/{run}"
+
+
+def parse_run(name: str, prefix: str) -> str | None:
+    """The run in a name of ``done`` or ``running``; None for a stranger."""
+    run = name[len(prefix) :]
+    return run if name.startswith(prefix) and re.fullmatch(r"[0-9a-f]{32}", run) else None
 
 
 def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> ChunkRecord:

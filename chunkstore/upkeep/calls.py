@@ -16,7 +16,7 @@ from typing import Final, Self
 from weakref import proxy
 
 from chunkstore.asks import Ask, AskCommit, AskJob, AskPin, AskSession, Event, Result, Stage, check_ask
-from chunkstore.changes import Append, Change, EndSession, TablePut, check_changes
+from chunkstore.changes import Append, Change, Create, EndSession, TablePut, check_changes
 from chunkstore.checksum import check_data
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -32,7 +32,7 @@ from chunkstore.operations.spill import Spiller
 from chunkstore.operations.tables import TableReader, version_put
 from chunkstore.parts import ContainerParts
 from chunkstore.records.arguments import SegmentRef, check_flags, check_pin
-from chunkstore.records.names import check_segment_name
+from chunkstore.records.names import HEADERS_NAMESPACE, check_segment_name
 from chunkstore.records.reports import (
     CollectReport,
     DefragAction,
@@ -42,7 +42,7 @@ from chunkstore.records.reports import (
     SweepReport,
 )
 from chunkstore.records.segments import Pin, PinRecord
-from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
+from chunkstore.upkeep.jobs import CollectJob, DefragJob, Job, RetentionJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.usage import Space
 
@@ -80,6 +80,8 @@ class UpkeepCalls:
             job = DefragJob(container, self._context, policy.defrag, inline=policy.defrag_inline)
             jobs.append((job, policy.interval_s))
         if policy is not None and policy.scrub_bytes_s:
+            from chunkstore.upkeep.scrub import SCRUB_INTERVAL_S, ScrubJob
+
             bytes_pass = max(1, int(policy.scrub_bytes_s * SCRUB_INTERVAL_S))
             jobs.append((ScrubJob(container, self._context, bytes_pass), SCRUB_INTERVAL_S))
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
@@ -99,6 +101,10 @@ class UpkeepCalls:
         if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
             raise InvalidArgument("commit takes a sequence of changes", argument="changes")
         check_changes(changes)
+        imports = any(type(change) is TablePut and change.namespace == HEADERS_NAMESPACE for change in changes)
+        for change in changes:
+            if type(change) is Create and not imports:
+                self._container.fetch(change.name)
         return commit(self._container, changes)
 
     # As ``chunkstore.engine.owner.Owner``

@@ -22,17 +22,15 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import list_segments
 from chunkstore.operations.pending import PendingOp
 from chunkstore.operations.read import ReadContext
-from chunkstore.records.reports import ScrubMark, SweepReport
+from chunkstore.records.reports import SweepReport
 
-__all__ = ["SCRUB_INTERVAL_S", "CollectJob", "DefragJob", "Job", "RetentionJob", "ScrubJob", "Step", "SweepJob"]
+__all__ = ["CollectJob", "DefragJob", "Job", "RetentionJob", "Step", "SweepJob"]
 
 _REQUESTS_MAX: Final = 512
 """Of one step, about: half a second of deletions on S3, and little enough that a limit is not overdrawn for long."""
 _COMMIT_REQUESTS: Final = 2
 """A record, and a look at the fence."""
 _NAMES_PAGE: Final = 256
-SCRUB_INTERVAL_S: Final = 10.0
-_SCRUB_S_MIN: Final = 86_400.0
 _CHANGED_MAX: Final = 10_000
 _SCAN_S: Final = 3600.0
 """All segments are looked at so often: for what no commit says, such as chunks that closed with their epoch."""
@@ -379,50 +377,3 @@ class DefragJob:
     def _leave(self, name: str, step: Step) -> None:
         self._damaged.add(name)
         step.findings.append(f"merging leaves segment {name!r} alone, which is damaged: run check --deep")
-
-
-class ScrubJob:
-    """Every closed chunk is read and compared, over and over, at most once a day: ``bytes_pass`` in a pass. Where it is stays in a row."""
-
-    name = "scrub"
-    pressing = False
-
-    def __init__(self, container: OwnedContainer, context: ReadContext, bytes_pass: int) -> None:
-        self._container = container
-        self._context = context
-        self._bytes_pass = bytes_pass
-        self._mark: ScrubMark | None = None
-        self._left = 0
-        self._saved_s = -math.inf
-        self._rests_until_s = -math.inf
-
-    def step(self, step: Step) -> bool:
-        from chunkstore.metadata.reserved import BEGINNING, find_mark
-        from chunkstore.upkeep.scrub import SAVE_S, STEP_BYTES, save_mark, scrub_step
-
-        now_s = runtime.monotonic_s()
-        if step.dry_run or now_s < self._rests_until_s:
-            return False
-        if self._mark is None:
-            self._mark = self._container.look(find_mark)
-            self._saved_s = now_s
-        if self._mark is None or self._mark.position == BEGINNING:
-            self._mark = ScrubMark(BEGINNING, runtime.now_ms())
-        if self._left <= 0:
-            self._left = self._bytes_pass
-        found = scrub_step(self._container, self._context, self._mark.position, min(STEP_BYTES, self._left))
-        step.did(found.chunks + 1, moved_bytes=found.size_bytes)
-        step.count(chunks=found.chunks, read_bytes=found.size_bytes, findings=len(found.findings))
-        step.findings += [
-            f"{item.object}: {item.message} (segment {item.segment!r}, [{item.start}, {item.stop}))"
-            for item in found.findings
-        ]
-        self._mark = self._mark._replace(position=found.position)
-        self._left -= max(1, found.size_bytes)
-        done = found.position == BEGINNING
-        if done or now_s - self._saved_s >= SAVE_S:
-            save_mark(self._container, self._mark)
-            self._saved_s = now_s
-        if done:
-            self._rests_until_s, self._left = now_s + _SCRUB_S_MIN, 0
-        return self._left > 0

@@ -41,28 +41,31 @@ from chunkstore.records.names import Address, ContainerNames
 from chunkstore.records.reports import ScrubFinding, ScrubReport
 from chunkstore.records.segments import CLOSED, SegmentRecord
 from chunkstore.storage import ChunkStorage
+from chunkstore.upkeep.jobs import Step
 
 __all__ = [
-    "SAVE_S",
-    "STEP_BYTES",
+    "SCRUB_INTERVAL_S",
     "ScrubFinding",
+    "ScrubJob",
     "ScrubPart",
     "ScrubPlan",
     "ScrubReport",
     "ScrubStep",
     "check_limits",
     "plan_step",
-    "save_mark",
     "scrub",
     "scrub_step",
 ]
 
-STEP_BYTES: Final = 8 * MIB
+_STEP_BYTES: Final = 8 * MIB
+SCRUB_INTERVAL_S: Final = 10.0
+"""Between two passes of the job."""
+_REST_S: Final = 86_400.0
 _PARTS_MAX: Final = 256
 """Chunks of one step: each is a request or two, however short it is."""
 _SEGMENTS_MAX: Final = 1_000
 """Segments of one step, most of them empty."""
-SAVE_S: Final = 60.0
+_SAVE_S: Final = 60.0
 """Between two records of the position: what a crash makes us look at again."""
 _PAUSE_S: Final = 0.25
 """How long at most no one notices that the store was closed."""
@@ -121,40 +124,90 @@ def scrub(
     progress: Callable[[int], object] | None,
 ) -> ScrubReport:
     """Steps from the stored position, or with a ``copy`` from the beginning, to the end or to ``bytes_max``. Raises as ``scrub_step``."""
-    mark = container.look(find_mark) if copy is None else None
-    if mark is None or mark.position == BEGINNING:
-        mark = ScrubMark(BEGINNING, runtime.now_ms())
-    position, findings = mark.position, list[ScrubFinding]()
+    scrubber = _Scrubber(container, context, copy)
+    findings = list[ScrubFinding]()
     chunks = size_bytes = repaired = 0
-    saved_s = runtime.monotonic_s()
     while True:
         began_s = runtime.monotonic_s()
-        left = STEP_BYTES if bytes_max is None else min(STEP_BYTES, bytes_max - size_bytes)
-        step = scrub_step(container, context, position, left, copy)
-        position = step.position
+        step = scrubber.step(_STEP_BYTES if bytes_max is None else min(_STEP_BYTES, bytes_max - size_bytes))
         findings += step.findings
         chunks, size_bytes, repaired = chunks + step.chunks, size_bytes + step.size_bytes, repaired + step.repaired
         if progress is not None:
             progress(step.size_bytes)
-        done = position == BEGINNING
-        ends = done or (bytes_max is not None and size_bytes >= bytes_max)
-        if ends or runtime.monotonic_s() - saved_s >= SAVE_S:
-            save_mark(container, ScrubMark(position, mark.began_ms))
-            saved_s = runtime.monotonic_s()
-        if ends:
-            where = None if done else position
-            return ScrubReport(chunks, size_bytes, tuple(findings), repaired, where, done, mark.began_ms)
+        done = step.position == BEGINNING
+        if done or (bytes_max is not None and size_bytes >= bytes_max):
+            scrubber.save()
+            where = None if done else step.position
+            return ScrubReport(chunks, size_bytes, tuple(findings), repaired, where, done, scrubber.began_ms)
         if rate_bytes_s is not None:
             _pause(container, began_s + step.size_bytes / rate_bytes_s)
 
 
-def save_mark(container: OwnedContainer, mark: ScrubMark) -> None:
-    """Commit how far a pass has come. Raises the errors of commits."""
+class _Scrubber:
+    """One pass, from the stored position on, or with a ``copy`` from the beginning."""
 
-    def plan(changes: ChangeSet) -> None:
-        plan_put_row(changes, SCRUB_NAMESPACE, b"", encode_mark(mark), None)
+    def __init__(self, container: OwnedContainer, context: ReadContext, copy: ChunkStorage | None = None) -> None:
+        self._container = container
+        self._context = context
+        self._copy = copy
+        mark = container.look(find_mark) if copy is None else None
+        if mark is None or mark.position == BEGINNING:
+            mark = ScrubMark(BEGINNING, runtime.now_ms())
+        self._position, self.began_ms = mark
+        self._saved_s = runtime.monotonic_s()
 
-    commit_changes(container, (), plan, tables=True)
+    def step(self, bytes_max: int) -> ScrubStep:
+        """As ``scrub_step``. Once a minute it stores the position."""
+        found = scrub_step(self._container, self._context, self._position, bytes_max, self._copy)
+        self._position = found.position
+        if runtime.monotonic_s() - self._saved_s >= _SAVE_S:
+            self.save()
+        return found
+
+    def save(self) -> None:
+        """Commit how far the pass has come. Raises the errors of commits."""
+        mark = encode_mark(ScrubMark(self._position, self.began_ms))
+
+        def plan(changes: ChangeSet) -> None:
+            plan_put_row(changes, SCRUB_NAMESPACE, b"", mark, None)
+
+        commit_changes(self._container, (), plan, tables=True)
+        self._saved_s = runtime.monotonic_s()
+
+
+class ScrubJob:
+    """Every closed chunk is read and compared, over and over, at most once a day: ``bytes_pass`` in a pass of the optimiser."""
+
+    name = "scrub"
+    pressing = False
+
+    def __init__(self, container: OwnedContainer, context: ReadContext, bytes_pass: int) -> None:
+        self._container = container
+        self._context = context
+        self._bytes_pass = bytes_pass
+        self._scrubber: _Scrubber | None = None
+        self._left = 0
+        self._rests_until_s = -math.inf
+
+    def step(self, step: Step) -> bool:
+        now_s = runtime.monotonic_s()
+        if step.dry_run or now_s < self._rests_until_s:
+            return False
+        scrubber = self._scrubber = self._scrubber or _Scrubber(self._container, self._context)
+        if self._left <= 0:
+            self._left = self._bytes_pass
+        found = scrubber.step(min(_STEP_BYTES, self._left))
+        step.did(found.chunks + 1, moved_bytes=found.size_bytes)
+        step.count(chunks=found.chunks, read_bytes=found.size_bytes, findings=len(found.findings))
+        step.findings += [
+            f"{item.object}: {item.message} (segment {item.segment!r}, [{item.start}, {item.stop}))"
+            for item in found.findings
+        ]
+        self._left -= max(1, found.size_bytes)
+        if found.position == BEGINNING:
+            scrubber.save()
+            self._scrubber, self._rests_until_s, self._left = None, now_s + _REST_S, 0
+        return self._left > 0
 
 
 def _pause(container: OwnedContainer, until_s: float) -> None:

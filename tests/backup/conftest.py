@@ -12,6 +12,7 @@ import pytest
 import chunkstore
 from chunkstore import backup, parts
 from chunkstore.assembly import open_store_on
+from chunkstore.backup import Removed
 from chunkstore.config import Tuning
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
@@ -37,8 +38,11 @@ class Place:
         self.store.close()
         self.store = self.opened()
 
-    def backup(self, **more: Any) -> backup.BackupInfo:
+    def backup(self, **more: Any) -> backup.BackupReport:
         return backup.backup(self.store, self.url, **more)
+
+    def drop(self, run: str) -> Removed:
+        return backup.remove(self.url, run, settings=self.settings)
 
     def replica(self, **moment: Any) -> chunkstore.Replica:
         cache = MemoryMetadataCache(bytes(16), "test", "replica", shelf=MemoryShelf())

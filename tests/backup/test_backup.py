@@ -10,7 +10,7 @@ import pytest
 
 import chunkstore
 from chunkstore import backup, errors
-from chunkstore.backup import copies
+from chunkstore.backup.copies import Copier
 from chunkstore.changes import Concat
 from chunkstore.engine.reading import context_of
 from chunkstore.storage import ChunkHandle
@@ -18,13 +18,15 @@ from tests.backup.conftest import SMALL, Place
 
 
 def test_a_backup_is_read_like_a_root(place: Place) -> None:
+    plans: list[backup.BackupPlan] = []
     sizes: list[int] = []
-    made = place.backup(progress=sizes.append)
+    report = place.backup(before=plans.append, progress=sizes.append)
     used = place.store.usage()
+    made = report.backup
     assert (made.segments, made.chunks, made.chunk_bytes) == (3, used.chunks, used.live_bytes + used.dead_head_bytes)
-    assert (made.copied_chunks, made.copied_bytes) == (made.chunks, made.chunk_bytes)
-    assert sum(sizes) == made.copied_bytes
-    assert place.store.pins() == [] and not any(name.startswith("tmp") for name in place.names())
+    assert (made.copied_chunks, made.copied_bytes) == (made.chunks, made.chunk_bytes) == plans[0][2:4]
+    assert sum(sizes) == made.copied_bytes and plans[0].base_lsn == 0
+    assert place.store.pins() == [] and not any(name.startswith(("running", "tmp")) for name in place.names())
     with place.replica() as replica:
         assert place.content(replica) == place.content()
         assert replica.check("deep") == [] and replica.lsn == made.lsn
@@ -38,18 +40,18 @@ def test_a_backup_is_read_like_a_root(place: Place) -> None:
 
 
 def test_only_what_is_new_is_copied(place: Place) -> None:
-    first = place.backup()
+    first = place.backup().backup
     before = place.names()
-    again = place.backup()
+    again = place.backup().backup
     assert (again.copied_chunks, again.copied_bytes) == (0, 0) and again.chunks == first.chunks
     assert {name for name in place.names() - before if not name.startswith(("backups/", "done/"))} == set()
     place.store.append("c", b"new" * 100)
-    grown = place.backup()
+    grown = place.backup().backup
     assert 300 <= grown.copied_bytes <= 300 + 50, "the tail that has grown is copied once more"
     place.store.unseal("b")
     place.store.seal("b")
     place.store.commit([Concat("c", "b")])
-    spliced = place.backup()
+    spliced = place.backup().backup
     assert spliced.segments == 2 and spliced.copied_bytes <= 50, (
         "the tail that grew is closed now, and has its own name"
     )
@@ -126,21 +128,27 @@ def test_nobody_else_reads_a_backup_on_a_file_system(tmp_path: Path, monkeypatch
     assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755, "the container's own modes stay"
 
 
-def test_a_damaged_chunk_is_named_and_all_else_is_copied(place: Place) -> None:
+def test_a_damaged_chunk_is_named_and_all_else_is_copied(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     chunk = next(iter(place.store.layout("b"))).name
-    storage = context_of(place.store).storage
-    sound = storage.read(ChunkHandle(chunk, False), 0, 1000)
-    storage.put(chunk, b"x" + sound[1:])
+    real = Copier._stream
+
+    class Rotten:
+        def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+            data: bytes = context_of(place.store).storage.read(handle, offset, length)
+            return b"x" + data[1:] if handle.name == chunk else data
+
+    def stream(self: Any, item: Any) -> bool:
+        self._source = Rotten()
+        return real(self, item)
+
+    monkeypatch.setattr(Copier, "_stream", stream)
     with pytest.raises(errors.Damaged, match="CRC32C") as caught:
         place.backup()
     assert caught.value.object == chunk
     assert list(backup.list_backups(place.url, settings=place.settings)) == [] and place.store.pins() == []
-    names = place.names()
-    assert sum(name.startswith(("d/", "o/")) for name in names) == place.store.usage().chunks - 1
-    assert not any(name.startswith("backups/") for name in names)
-    storage.put(chunk, sound)
-    assert place.backup().copied_chunks == 1
-    place.assert_sound()
+    copied = sum(name.startswith(("d/", "o/")) for name in place.names())
+    assert copied == place.store.usage().chunks - 1
+    monkeypatch.undo()
 
 
 def test_chunks_longer_than_a_batch_go_in_pieces(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,18 +162,15 @@ def test_chunks_longer_than_a_batch_go_in_pieces(place: Place, monkeypatch: pyte
 
 
 def test_without_a_pin_it_fails_where_a_chunk_is_collected(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def meanwhile(*given: Any) -> Any:
+
+    def meanwhile(_plan: Any) -> None:
         place.store.delete("b")
         place.store.collect()
-        return copies.copy_all(*given)
 
-    monkeypatch.setattr("chunkstore.backup.rounds.copy_all", meanwhile)
     with pytest.raises(errors.Conflict, match="run it again"):
-        place.backup(pin=False)
-    monkeypatch.undo()
-    assert place.backup(pin=False).segments == 2
+        place.backup(pin=False, before=meanwhile)
+    assert place.backup(pin=False).backup.segments == 2
     place.store.create("b")
     place.store.append("b", b"bytes")
-    monkeypatch.setattr("chunkstore.backup.rounds.copy_all", meanwhile)
-    place.backup()
+    place.backup(before=meanwhile)
     place.assert_sound()

@@ -19,7 +19,7 @@ from chunkstore.config import Tuning
 from chunkstore.engine.reading import context_of
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, block_range, table_prefix, writer_range
-from chunkstore.pulsar import OffloadWriter
+from chunkstore.pulsar import LedgerNotFound, OffloadWriter
 from chunkstore.pulsar.contexts import NAMESPACE, iter_contexts
 from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.golden.backup_samples import GOLDEN, HEADER, ROWS, SMALL_OBJECTS
@@ -81,7 +81,7 @@ def test_everything_but_what_belongs_to_history(store: Any, tmp_path: Path) -> N
     assert sorted(item.name for item in tmp_path.iterdir()) == ["all.cks", "cache", "root"]
     header = backup.read_export(tmp_path / "all.cks").header
     assert report.pin is not None and header.position.lsn == report.lsn >= report.pin.lsn
-    assert (header.name, header.pin, header.segments) == ("default", "export-all.cks", ())
+    assert (header.name, header.pin, header.choice) == ("default", "export-all.cks", ((), ""))
 
 
 @pytest.mark.parametrize(
@@ -112,43 +112,49 @@ def test_a_part_is_whole_in_itself(store: Any, tmp_path: Path, chosen: list[str]
     assert not any(key.startswith(table_prefix("mine")) for key in rows)
 
 
-def test_a_ledger_comes_with_what_it_is(store: Any, tmp_path: Path) -> None:
+def test_a_topic_comes_with_what_its_ledgers_are(store: Any, tmp_path: Path) -> None:
     for topic in ("persistent://a/b/c", "persistent://a/b"):
         with OffloadWriter(store, topic) as writer:
             for entry in range(3):
                 writer.append(1, entry, b"entry")
-    [context] = iter_contexts(store, "persistent://a/b")
-    backup.export(store, tmp_path / "whole.cks", [context.data, context.index_segment])
-    backup.export(store, tmp_path / "half.cks", [context.data])
-    backup.export(store, tmp_path / "both.cks", ["offload/persistent://a/*"])
-    with pytest.raises(errors.SegmentNotFound):
-        backup.export(store, tmp_path / "none.cks", ["offload/persistent://x/*"])
-    counts = [
-        sum(key.startswith(table_prefix(NAMESPACE)) for key in rows_of(tmp_path / f"{name}.cks"))
-        for name in ("whole", "half", "both")
-    ]
-    assert counts == [1, 0, 2]
-    assert not any(pin.name == "export-none.cks" for pin in store.pins()), "no pin of what failed"
+    contexts = iter_contexts(store, "persistent://a/b")
+    backup.export(store, tmp_path / "t.cks", topic="persistent://a/b")
+    expected = sorted(name for c in contexts for name in (c.data, c.index_segment) if store.exists(name))
+    assert segments_of(tmp_path / "t.cks") == expected != []
+    assert sum(key.startswith(table_prefix(NAMESPACE)) for key in rows_of(tmp_path / "t.cks")) == len(contexts) == 1
+    backup.export(store, tmp_path / "names.cks", expected)
+    assert rows_of(tmp_path / "names.cks") == rows_of(tmp_path / "t.cks"), "by name it is the same"
+    with pytest.raises(LedgerNotFound):
+        backup.export(store, tmp_path / "none.cks", topic="persistent://a")
+    assert [pin.name for pin in store.pins()] == ["export-names.cks", "export-t.cks"], "no pin of what failed"
 
 
-def missing(path: Path, tmp_path: Path) -> list[str]:
-    """The chunks that the export names and the root does not have."""
-    report = backup.restore(path, tmp_path / "never", dry_run=True)
-    assert not (tmp_path / "never").exists()
-    return [item.chunk for item in report.missing]
-
-
-def test_its_pin_keeps_every_chunk_it_names(store: Any, tmp_path: Path) -> None:
+def test_its_pin_keeps_every_chunk_it_names(store: Any, root: str, tmp_path: Path) -> None:
     backup.export(store, tmp_path / "kept.cks")
     backup.export(store, tmp_path / "loose.cks", pin=False)
     store.delete("orders-0")
     store.defrag()
     store.collect()
-    assert missing(tmp_path / "kept.cks", tmp_path) == []
+    assert backup.verify(tmp_path / "kept.cks", deep=True).ok
     assert store.unpin("export-kept.cks")
     store.collect()
-    assert missing(tmp_path / "kept.cks", tmp_path) != []
+    found = backup.verify(tmp_path / "kept.cks")
+    assert not found.ok and all("absent" in finding.message for finding in found.findings)
     assert backup.read_export(tmp_path / "loose.cks").header.pin == ""
+
+
+def test_verify_finds_short_and_other_chunks(store: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x.cks"
+    backup.export(store, path)
+    first, second, *_ = sorted(chunk.name for chunk in store.layout("orders-1"))
+    (tmp_path / "root" / first).write_bytes(b"")
+    content = bytearray((tmp_path / "root" / second).read_bytes())
+    content[3] ^= 1
+    (tmp_path / "root" / second).write_bytes(content)
+    sizes: list[int] = []
+    assert [finding.object for finding in backup.verify(path, progress=sizes.append).findings] == [first]
+    assert sum(sizes) == backup.verify(path).chunk_bytes > 0
+    assert {finding.object for finding in backup.verify(path, deep=True).findings} == {first, second}
 
 
 def test_a_live_owner_is_asked_for_the_pin(root: str, tmp_path: Path) -> None:
@@ -157,8 +163,8 @@ def test_a_live_owner_is_asked_for_the_pin(root: str, tmp_path: Path) -> None:
         store.create("a")
         store.append("a", b"bytes")
         with chunkstore.open_asker(root, settings=settings) as asker:
-            report = backup.export(asker, tmp_path / "x.cks")
-            made = backup.backup(asker, (tmp_path / "backup").as_uri())
+            report = backup.export(asker.replica, tmp_path / "x.cks", pins=asker)
+            made = backup.backup(asker.replica, (tmp_path / "backup").as_uri(), pins=asker).backup
         assert [pin.name for pin in store.pins()] == ["export-x.cks"] and made.lsn > report.lsn
         assert segments_of(tmp_path / "x.cks") == ["a"]
 
@@ -201,7 +207,7 @@ def test_kinds_of_small_objects_are_listed() -> None:
     text = (Path(files.__file__).parent / "FORMAT.md").read_text(encoding="utf-8")
     rows = [line.split(" | ") for line in text.split("<!-- table: small -->\n")[1].split("\n\n")[0].splitlines()[2:]]
     listed = {row[1]: int(row[0].strip("| ")) for row in rows}
-    assert listed == {name: getattr(files, name) for name in ("MARKER", "DONE")}
+    assert listed == {name: getattr(files, name) for name in ("MARKER", "RUNNING", "DONE", "NEWEST")}
 
 
 def test_the_table_of_the_header_is_the_header() -> None:

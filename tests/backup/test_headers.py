@@ -109,14 +109,27 @@ def test_all_segments_there_and_back(world: World, old: Old) -> None:
         assert facts(world.open("other")) == wanted | {"cut-all": (45, 52, False, b"goes on")}
 
 
-def test_headers_that_are_there_are_never_replaced(world: World, old: Old) -> None:
+def test_headers_are_replaced_only_when_that_is_asked_for(world: World, old: Old) -> None:
     with filled(world) as store:
         export_headers(store, old.url, ["cut"])
         before = old.content("cut$header")
-        with pytest.raises(InvalidArgument, match="delete it"):
+        with pytest.raises(InvalidArgument, match="replace=True"):
             export_headers(store, old.url)
-    assert [item.name for item in old.storage.list().items if item.name.endswith("$header")] == ["cut$header"]
-    assert old.content("cut$header") == before
+        assert [item.name for item in old.storage.list().items if item.name.endswith("$header")] == ["cut$header"]
+        store.append("cut", b"more")
+        store.seal("cut")
+        for _ in range(2):
+            export_headers(store, old.url, ["cut"], replace=True)
+        assert old.content("cut$header") != before
+        assert not old.storage.open_write("cut$header").writable
+        assert len(old.storage.list().items) == 2, "the former copies are gone"
+
+
+def test_foreign_files_are_never_deleted(world: World, old: Old) -> None:
+    old.put(**{"cut_header": b"0=cut$offset.0&9=cut$offset.9.x&12=cut$offset.12&", "cut$offset.0": b"x" * 9})
+    with filled(world) as store:
+        export_headers(store, old.url, ["cut"], replace=True)
+    assert old.content("cut$offset.0") == b"x" * 9
 
 
 # In

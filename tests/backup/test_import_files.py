@@ -102,7 +102,7 @@ def test_from_a_backup_root_and_from_the_past(root: str, tmp_path: Path, setting
     backups = (tmp_path / "backups").as_uri()
     with chunkstore.open(root, settings=settings) as store:
         store.append("orders-0", b"growing")
-        first = backup.backup(store, backups)
+        first = backup.backup(store, backups).backup
         expected = content(store)
         store.append("orders-0", b"later")
         backup.backup(store, backups)

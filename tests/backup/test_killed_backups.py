@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore import backup
+from chunkstore import backup, runtime
 from tests.cli.conftest import start
 from tests.faults.ground import FULL_RUN
+from tests.support.backups import drop_old
 
 pytestmark = pytest.mark.proof
 
@@ -29,8 +30,11 @@ def entries(folder: Path) -> set[Path]:
 
 
 @pytest.mark.timeout(600)
-def test_kill_9_at_random_moments(start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
+def test_kill_9_at_random_moments(
+    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Real processes, copying between two folders; sha256 of what the backup holds at the end is that of the container."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the killed ones leave their exports there
     seed = random.SystemRandom().randrange(1 << 32)
     chance = random.Random(seed)
     print(f"seed {seed}")
@@ -64,6 +68,10 @@ def test_kill_9_at_random_moments(start: Callable[..., subprocess.Popen[bytes]],
         process = start("backup", root, target, "--no-pin", "--json")
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, (out, err)
+        with monkeypatch.context() as patch:
+            later_ms = runtime.now_ms() + 2 * 86_400_000
+            patch.setattr(runtime, "now_ms", lambda ms=later_ms: ms)  # marks of killed runs count for a day
+            drop_old(target, keep=2)
         assert backup.verify_copies(target).findings == ()
         with chunkstore.open_replica(target, settings=settings) as replica:
             assert digests(replica) == expected and replica.check("deep") == []

@@ -24,7 +24,7 @@ def test_a_burnt_machine(tmp_path: Path) -> None:
             if number == 2:
                 store.delete("gone")
                 store.truncate("a", 120)
-            made = backup.backup(store, backups)
+            made = backup.backup(store, backups).backup
             states[made.lsn] = {
                 info.name: store.read(info.name, info.start_offset, 10_000) for info in store.segments()
             }

@@ -22,7 +22,7 @@ def test_an_accepted_rollback_needs_another_root_also_once_it_has_outrun_the_las
     for _ in range(3):
         with chunkstore.open(root, settings=settings) as store:
             store.append("a", b"newer")
-            last = backup.backup(store, backups)
+            last = backup.backup(store, backups).backup
     shutil.rmtree(tmp_path / "root")
     (tmp_path / "old").rename(tmp_path / "root")
     with chunkstore.open(root, settings=settings, accept_rollback=True) as store:
@@ -33,5 +33,5 @@ def test_an_accepted_rollback_needs_another_root_also_once_it_has_outrun_the_las
         with pytest.raises(errors.RolledBack, match="another root for its backups") as caught:
             backup.backup(store, backups)
         assert caught.value.lsn_now > caught.value.lsn_seen == last.lsn
-        made = backup.backup(store, (tmp_path / "others").as_uri())
+        made = backup.backup(store, (tmp_path / "others").as_uri()).backup
         assert made.chunk_bytes == 100

@@ -133,8 +133,8 @@ def test_an_export_names_extents_and_its_pin_keeps_them(world: World, target: Wo
     store = worn(world, store)
     if world.kind == "filesystem":
         settings = world.settings()
-        whole = backup.restore(file, target.storage(), from_=store.url, settings=settings, dry_run=True)
-        assert not whole.missing and whole.chunks == made.chunks
+        found = backup.verify(file, store.url, deep=True, settings=settings)
+        assert found.ok and found.chunks == made.chunks
         backup.restore(file, target.storage(), ["a"], from_=store.url, settings=settings)
         with target.open() as new:
             assert content(new) == {"a": expected["a"]}
@@ -150,12 +150,12 @@ def test_a_backup_holds_their_bytes_as_chunks(world: World, target: World) -> No
     store = filled(world)
     expected = content(store)
     with world.replica(**INLINE_ON) as replica:
-        made = backup.backup(replica, target.storage(), pin=False)
-        again = backup.backup(replica, target.storage(), pin=False)
+        made = backup.backup(replica, target.storage(), pins=store).backup
+        again = backup.backup(replica, target.storage(), pins=store).backup
     assert again.chunks == made.chunks and not again.copied_chunks
     store.append("a", b"later;")
     later = expected | {"a": expected["a"] + b"later;"}
-    assert backup.backup(store, target.storage()).chunks < made.chunks
+    assert backup.backup(store, target.storage()).backup.chunks < made.chunks
     assert not any("inline" in kinds(store, name) for name in expected), "an owner spills first"
     store.close()
     with target.replica(metadata="lmdb", at_lsn=made.lsn) as past:

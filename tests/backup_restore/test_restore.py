@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from chunkstore.metadata import index
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
-from tests.support.worlds import World
+from tests.support.worlds import ShelfCache, World
 
 
 @pytest.fixture
@@ -43,10 +42,19 @@ def target(world: World, tmp_path: Path) -> Iterator[World]:
 def restored(
     world: World, target: World, wrap: Callable[[ChunkStorage], ChunkStorage] | None = None, **given: Any
 ) -> RestoreReport:
-    """``restore`` between the storages of these worlds, with caches of its own."""
+    """``restore`` with the caches of these worlds."""
+    old, new = world.storage(), target.storage(wrap)
     settings = target.settings(rolling=given.pop("rolling", None))
-    settings = replace(settings, cache_dir=str(target.tmp_path / "cache"))
-    return restore(world.storage(), target.storage(wrap), settings=settings, **given)
+    if world.kind == "filesystem":
+        return restore(old, new, settings=settings, **given)
+    sides = {"owner": (new, target), "past": (old, world), "replica": (old, world)}
+
+    def caches(role: str) -> ShelfCache:
+        storage, of = sides[role]
+        container = given.get("new_container") or given.get("container", "default")
+        return ShelfCache(storage, container if role == "owner" else given.get("container", "default"), role, of._shelf)
+
+    return restore(old, new, settings=settings, caches=caches, **given)
 
 
 def described(store: Any) -> dict[str, Any]:
@@ -213,6 +221,29 @@ def test_rot_is_found_on_the_way_and_nobody_sees_what_is_half_made(world: World,
     world.overwrite(chunk, sound)
     restored(world, target, lsn=lsn)
     assert described(target.open()) == expected
+
+
+def test_what_an_earlier_try_has_copied_is_compared_and_used(
+    world: World, target: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "_PAGE", 2)
+    store = filled(world)
+    lsn = store.pin("before").lsn
+    expected = described(store)
+    (chunk,) = (chunk.name for chunk in store.layout("b"))
+    sound = world.content(chunk)
+    world.overwrite(chunk, sound[:-1] + bytes((sound[-1] ^ 1,)))
+    with pytest.raises(Damaged):
+        restored(world, target, lsn=lsn)
+    rotten, *first = (name for name in target.objects("default/d/") if len(target.content(name)) < 9)
+    target.overwrite(rotten, bytes(8))
+    world.overwrite(chunk, sound)
+    restored(world, target, lsn=lsn)
+    new = target.open()
+    used = {chunk.name for name in expected for chunk in new.layout(name)}
+    assert first and used >= {*first} and rotten not in used
+    assert described(new) == expected
+    assert problems(new.check("deep")) == []
 
 
 class Cut:

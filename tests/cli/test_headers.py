@@ -33,14 +33,14 @@ def test_an_old_root_is_taken_over_and_given_back(call: Call, old: Path, root: s
     assert (found["segments"], found["there"]) == (["b"], ["a"])
     call("put", root, "b", tmp_path / "file", "--append")
     assert call("cat", root, "b").out == b"of b12345"
+    report = call("export", root, old, "--headers", "--replace", "--json").document
+    assert report["segments"] == 2
     call("export", root, old, "--headers", code=2)
-    for header in old.glob("*$header"):
-        header.unlink()
-    assert call("export", root, old, "--headers", "--json").document["segments"] == 2
     other = (tmp_path / "other").as_uri()
     assert b"imported" in call("import", other, old, "--headers").out
     assert call("cat", other, "b").out == b"of b12345"
-    for wrong in (["--no-pin"], ["--expires", "5"]):
+    for wrong in (["--no-pin"], ["--topic", "t"], ["--expires", "5"]):
         call("export", root, old, "--headers", *wrong, code=2)
     for other_option in (["--from", "x"], ["--lsn", "0"], ["--merge"], ["--as", "x"]):
         call("import", other, old, "--headers", *other_option, code=2)
+    call("export", root, tmp_path / "file.cks", "--replace", code=2)

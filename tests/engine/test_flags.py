@@ -35,7 +35,8 @@ def test_no_is_not_yes(tmp_path: Path) -> None:
         refuses(store.sweep, "delete")
         refuses(lambda **given: store.reader("a", **given), "follow")
         refuses(lambda **given: backup.export(store, tmp_path / "b.cks", **given), "pin")
-        refuses(lambda **given: backup.backup(store, other, **given), "pin")
+        for argument in ("pin", "link", "verify"):
+            refuses(lambda **given: backup.backup(store, other, **given), argument)
         assert store._container.current.store.head() == head
     for argument in ("create", "accept_rollback"):
         refuses(bound(chunkstore.open, root), argument)

@@ -8,7 +8,8 @@ import chunkstore
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RollingPolicy, Settings, Tuning
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.metadata.reserved import BEGINNING, find_mark
-from chunkstore.upkeep.jobs import DefragJob, ScrubJob, Step
+from chunkstore.upkeep.jobs import DefragJob, Step
+from chunkstore.upkeep.scrub import ScrubJob
 from tests.support.data import pattern
 from tests.support.hooked import wait_for
 

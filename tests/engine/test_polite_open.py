@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import chunkstore
+from chunkstore import backup
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, InvalidArgument, NotOwner
 
@@ -50,8 +51,10 @@ def test_a_live_owner_is_deposed_only_on_demand(monkeypatch: pytest.MonkeyPatch)
     [
         lambda root: chunkstore.open(root, wait_s=1, take_over=True),
         lambda root: chunkstore.open(root, take_over="yes"),  # type: ignore[arg-type]
+        lambda root: backup.restore(root, root, wait_s=1, take_over=True),
+        lambda root: backup.backup(root, root, wait_s=1, take_over=True),
     ],
-    ids=["open", "flag"],
+    ids=["open", "flag", "restore", "backup"],
 )
 def test_taking_over_does_not_wait(call: Callable[[str], object]) -> None:
     root = "memory://polite-arguments"

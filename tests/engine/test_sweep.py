@@ -226,11 +226,11 @@ def test_nothing_is_swept_by_metadata_that_do_not_hold(world: World, what: str) 
 
 def test_no_name_of_a_container_or_of_its_backups_is_a_folder_for_orphans(world: World) -> None:
     store, backups = filled(world), BackupNames("c")
-    made = [getattr(backups, item) for item in ContainerNames.__slots__]
-    made += [backups.done_prefix(), "c/backups/", backups.growing_prefix()]
+    made = [getattr(backups, item) for item in (*ContainerNames.__slots__, "newest")]
+    made += [backups.done(""), backups.running(""), backups.stored_prefix(), backups.growing_prefix()]
     made += [backups.epoch_prefix(), backups.journal_prefix(), backups.snapshot_prefix(), backups.temporary("")]
     folders = {name.split("/")[1] for name in made if name.startswith("c/")}
-    assert len(folders) > 10
+    assert len(folders) > 12
     for folder in folders:
         with pytest.raises(InvalidArgument):
             store.sweep(delete=True, keep_in=folder)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from chunkstore.backup import files
 from chunkstore.backup.files import ExportHeader
+from chunkstore.backup.selection import Choice
 from chunkstore.metadata.port import Position
 from tests.golden.journal_samples import CONTAINER, HASH
 
@@ -19,14 +20,17 @@ HEADER = ExportHeader(
     Position(41, HASH, 3, 42, 9000),
     (0xD1 << 248) | 0x1234,
     1_700_000_000_000,
-    ("logs-*", "orders-0"),
+    Choice(("logs-*", "orders-0"), "persistent://a/b"),
     "export-x",
 )
 ROWS = ((b"C" + bytes(28), b"chunk 0"), (b"Sorders-0", b"segment"), (b"T\x01nkey", b"value"))
 
 SMALL_OBJECTS = {
     "marker": (files.MARKER, (CONTAINER, "orders", 1_700_000_000_000)),
-    "done": (files.DONE, (HASH, 1_700_000_000_000, 3, 8, 800, 2, 200)),
+    "running": (files.RUNNING, (41, 1_700_000_000_000, "host-a", 77)),
+    "done": (files.DONE, (True, 41, HASH, 1_700_000_000_000, 3, 8, 800, 2, 200)),
+    "void": (files.DONE, (False,)),
+    "newest": (files.NEWEST, ("ab" * 16,)),
 }
 """Kinds and fields of the small objects."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore import backup, errors, parts
+from chunkstore.backup import exporting
 from chunkstore.backup.exporting import FileSink
 from chunkstore.backup.files import write_export
 from chunkstore.registry import require_known_place
@@ -22,10 +23,12 @@ def test_an_export_does_not_lead_just_anywhere(root: str, tmp_path: Path, monkey
     sink = FileSink(str(path))
     write_export(sink, HEADER._replace(root=root), ROWS, str(path))
     sink.close()
-    monkeypatch.setattr(parts, "open_storage", lambda *_: pytest.fail("opened"))
-    with pytest.raises(errors.InvalidArgument, match=r"say where the container is \(--from\)") as caught:
-        backup.import_(f"file://{tmp_path}/new", path)
-    assert "me@" not in str(caught.value) and "endpoint_url" not in str(caught.value)
+    for module in (exporting, parts):
+        monkeypatch.setattr(module, "open_storage", lambda *_: pytest.fail("opened"))
+    for ask in (lambda: backup.verify(path), lambda: backup.import_(f"file://{tmp_path}/new", path)):
+        with pytest.raises(errors.InvalidArgument, match=r"say where the container is \(--from\)") as caught:
+            ask()
+        assert "me@" not in str(caught.value) and "endpoint_url" not in str(caught.value)
 
 
 def test_a_plain_root_of_an_export_may_be_opened() -> None:

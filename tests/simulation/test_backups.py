@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -23,6 +21,7 @@ from chunkstore.storage import BaseChunkStorage, ChunkStorage
 from tests.simulator import Process, World
 from tests.simulator.folders import FolderStorage
 from tests.simulator.world import StorageKind
+from tests.support.backups import drop_old
 
 BACKUPS: Final = "backups/"
 
@@ -63,6 +62,21 @@ def assert_one_whole(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
+def test_a_backup_that_was_dropped_is_not_brought_back_by_a_power_cut(seed: int) -> None:
+    """Deletions are not durable: of copies one may be, of what says that the backup counts another may not."""
+    with World(seed, "posix") as world:
+        owner = world.process("owner")
+        store = _filled(owner)
+        owner.run(lambda: backup(store, at(owner, BACKUPS)))
+        owner.run(lambda: store.delete("goes"))
+        owner.run(lambda: backup(store, at(owner, BACKUPS)))
+        owner.run(lambda: drop_old(at(owner, BACKUPS), container=store.container))
+        owner.crash()
+        world.power_cut()
+        assert_one_whole(world)
+
+
+@pytest.mark.parametrize("seed", range(6))
 def test_a_copy_that_was_seen_is_made_durable_before_it_is_relied_on(seed: int) -> None:
     """Whoever put it dies between its link and the sync of the folder; the next run finds it there."""
     with World(seed, "posix") as world:
@@ -79,15 +93,16 @@ def test_a_copy_that_was_seen_is_made_durable_before_it_is_relied_on(seed: int) 
 
 
 @pytest.mark.parametrize("kind", ["s3", "posix"])
-def test_a_container_that_is_about_to_be_restored_is_not_opened_empty(kind: StorageKind, tmp_path: Path) -> None:
+def test_a_container_that_is_about_to_be_restored_is_not_opened_empty(kind: StorageKind) -> None:
     """FORMAT is there, and whoever restores dies before its OPEN."""
     with World(1, kind) as world:
         owner, restorer, other = world.process("owner"), world.process("restorer"), world.process("other")
         store = _filled(owner)
 
         def restore(process: Process) -> None:
-            settings = replace(world.settings, cache_dir=str(tmp_path))
-            restore_container(process.storage, at(process, "n/"), container="c", settings=settings)
+            old, new = process.storage, at(process, "n/")
+            caches = lambda role: fresh_cache(new if role == "owner" else old, role)  # noqa: E731
+            restore_container(old, new, container="c", settings=world.settings, caches=caches)
 
         restorer.start(lambda: restore(restorer))
         restorer.until(op="create_if_absent", name="n/c/epoch/*")

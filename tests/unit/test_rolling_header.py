@@ -20,6 +20,7 @@ from chunkstore.codec.rolling_header import (
     encode_header,
 )
 from chunkstore.errors import Damaged, InvalidArgument
+from tests.support.header_files import decode_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "chunkstore" / "codec" / "ROLLING_HEADER.md").read_text(encoding="utf-8")
@@ -37,11 +38,6 @@ SAMPLES: dict[str, tuple[HeaderEntry, ...]] = {
     "truncated": (MaxSizeEntry(100), ChunkEntry(300, "scope/stream/0.#epoch.0$offset.300")),
     "other names": (ChunkEntry(0, "a=b/ü$offset.0"),),
 }  # fmt: skip
-
-
-def decode_entries(data: bytes) -> tuple[HeaderEntry, ...]:
-    """The entries of a header, as they are stored there."""
-    return tuple(entry for _, entry in rolling._decoded(data, "header"))
 
 
 def table(name: str) -> list[list[str]]:

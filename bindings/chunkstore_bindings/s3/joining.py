@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.storage import ChunkRange, Composed
+from chunkstore_bindings.s3.checksums import object_headers
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.multipart import Upload, in_parts, send_part
-from chunkstore_bindings.s3.options import COPY_BYTES_MAX, PART_BYTES_MIN, PARTS_MAX
+from chunkstore_bindings.s3.options import COPY_BYTES_MAX, PART_BYTES_MIN, PARTS_MAX, S3Options
 from chunkstore_bindings.s3.reading import get_range, head
 from chunkstore_bindings.s3.refusals import Kind, Refusal, nonsense
 from chunkstore_bindings.s3.sending import put_if_absent, put_object
@@ -177,6 +178,18 @@ def join(
     check = partial(_check_sizes, client, names, parts)
     in_parts(client, target, None, sends, length, pool, exclusive=exclusive, check=check)
     return Composed(length, sum(carried))
+
+
+def copy_whole(client: S3Client, source: S3Options, name: str, target: str) -> None:
+    """Copy an object of another root on the same server, whole; what ``target`` was is replaced. Its metadata, our CRC among them, go
+    along.
+
+    Raises ``Refusal``. Retry: safe.
+    """
+    headers = {key: value for key, value in object_headers(client.options, None, "").items() if key != "Metadata"}
+    origin = {"Bucket": source.bucket, "Key": source.key(name)}
+    key = client.options.key(target)
+    client.repeat("copy_object", Key=key, CopySource=origin, MetadataDirective="COPY", **headers)
 
 
 def _make(

@@ -23,6 +23,7 @@ from chunkstore.errors import (
     AccessDenied,
     ChunkExists,
     ChunkstoreError,
+    InvalidArgument,
     StorageUnavailable,
     Unsupported,
 )
@@ -36,7 +37,7 @@ from chunkstore.storage import (
     ListPage,
 )
 from chunkstore_bindings.s3.client import S3Client
-from chunkstore_bindings.s3.joining import join
+from chunkstore_bindings.s3.joining import copy_whole, join
 from chunkstore_bindings.s3.lifecycle import check_lifecycle
 from chunkstore_bindings.s3.listing import list_page
 from chunkstore_bindings.s3.multipart import sweep, upload
@@ -108,6 +109,26 @@ class S3ChunkStorage(BaseChunkStorage):
         return self._do(
             "", lambda: sweep(self._client, self.options.stale_upload_s if older_than_s is None else older_than_s)
         )
+
+    def can_copy_from(self, source: S3ChunkStorage) -> bool:
+        """Whether ``source`` is a root on the same server, as far as the options say."""
+        ours, theirs = self.options, source.options
+        return (ours.endpoint_url, ours.region, ours.profile) == (theirs.endpoint_url, theirs.region, theirs.profile)
+
+    def copy_from(self, source: S3ChunkStorage, name: str, new: str) -> None:
+        """Have the server copy chunk ``name`` of ``source`` to ``new``, which is replaced where it exists; whole or not at all, durable.
+
+        Raises ``Unsupported`` (the server will not, or may not: copy through memory), ``ChunkNotFound``, ``StorageFull``,
+        ``StorageUnavailable``. Retry: safe.
+        """
+        self._check_open()
+        try:
+            self._do(name, lambda: copy_whole(self._client, source.options, name, new))
+        except (StorageUnavailable, InvalidArgument, Unsupported) as error:
+            cause = error.__cause__
+            if isinstance(cause, Refusal) and cause.kind in (Kind.DENIED, Kind.UNSUPPORTED, Kind.INVALID):
+                raise Unsupported(f"not copied on the server: {error.message}", feature="copy") from error
+            raise
 
     # For the probe (chunkstore_bindings.wrappers.probe)
 
