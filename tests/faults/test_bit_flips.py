@@ -19,8 +19,9 @@ from chunkstore.metadata.memory import MemoryMap, MemoryMetadataCache, MemoryShe
 from chunkstore_journal.objects import LatestHint, VoidedHint, decode_latest, encode_latest, encode_voided
 from tests.faults import tiny
 from tests.faults.ground import FULL_RUN
-from tests.faults.tiny import NAMES, Mode, Recovered, Tiny, recover, settings, storage_of
+from tests.faults.tiny import NAMES, Recovered, Tiny, recover, settings, storage_of
 from tests.support.data import problems
+from tests.support.worlds import Mode, ShelfCache
 
 SHARES = 4
 LOUD = (Damaged, Unsupported)
@@ -95,7 +96,10 @@ def read_all(made: Tiny, objects: dict[str, bytes], shelf: MemoryShelf) -> tuple
     with storage_of(objects) as storage:
         try:
             with open_store_on(
-                storage, take_over=True, settings=settings(made.mode), cache=tiny.LazyCache(storage, copy_shelf(shelf))
+                storage,
+                take_over=True,
+                settings=settings(made.mode),
+                cache=ShelfCache(storage, "default", "owner", copy_shelf(shelf)),
             ) as store:
                 found: bytes | Damaged
                 try:
@@ -194,7 +198,7 @@ def test_every_object_removed_from_a_closed_container(mode: Mode) -> None:
     for name in made.metadata:
         objects = {other: data for other, data in made.objects.items() if other != name}
         with storage_of(objects) as storage:
-            cache = tiny.LazyCache(storage, MemoryShelf())
+            cache = ShelfCache(storage, "default", "owner", MemoryShelf())
             try:
                 with open_store_on(storage, settings=settings(mode), cache=cache) as store:
                     if tiny.rows_of(store._container.current.store) != made.state:

@@ -20,6 +20,7 @@ from chunkstore_journal.record import HEADER_BYTES, LogReader, RecordHeader, enc
 from tests.faults import tiny
 from tests.faults.ground import FULL_RUN
 from tests.faults.tiny import NAMES, recover, settings, storage_of
+from tests.support.worlds import ShelfCache
 
 Text = Callable[[bytes, RecordHeader, int], list[bytes]]
 """What is appended, from the log so far, its last header, and the byte of the log at which it will be."""
@@ -46,7 +47,7 @@ class Torn(NamedTuple):
 
 def torn(text: Text) -> Torn:
     with storage_of({}) as storage:
-        cache = tiny.LazyCache(storage, MemoryShelf())
+        cache = ShelfCache(storage, "default", "owner", MemoryShelf())
         store = open_store_on(
             storage, settings=replace(settings("append"), default_rolling=RollingPolicy()), cache=cache
         )

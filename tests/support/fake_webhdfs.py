@@ -67,7 +67,6 @@ class FakeWebHdfs(NameSpace, Closing):
         self.too_much = 0
         """So many bytes more than were asked for are sent with every OPEN."""
         self._holders: list[socket.socket] = []
-        self._cuts: dict[str, tuple[int, int]] = {}
 
     @property
     def port(self) -> int:
@@ -115,18 +114,6 @@ class FakeWebHdfs(NameSpace, Closing):
     def shorten_reads(self, path: str, size: int, *, times: int) -> Fault:
         """A data node that does not know yet what was added last: only the file's first ``size`` bytes are there for it."""
         return self._add(Fault("OPEN", "datanode", "shorten", times, (size, "", ""), about=path))
-
-    def cut_after(self, path: str, length: int, *, reads: int) -> None:
-        """After so many reads of the file by a data node somebody cuts it to ``length``."""
-        self._cuts[path] = (reads, length)
-
-    def after_read(self, path: str) -> None:
-        file = self.files[path]
-        reads, length = self._cuts.get(path, (0, 0))
-        if reads:
-            self._cuts[path] = (reads - 1, length)
-            if reads == 1:
-                file.data = file.data[:length]
 
     def say(self, op: str, body: bytes, *, status: int = 200, where: str = "namenode", times: int = 1) -> Fault:
         """Answer with exactly this, and do nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from chunkstore.errors import StorageUnavailable
@@ -37,7 +37,7 @@ class Flaky(Forwarding):
         self._lock = threading.Lock()
         self._calls = 0
 
-    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
+    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
         if operation in self._spared:
             return call()
         with self._lock:

@@ -193,12 +193,7 @@ class NameSpace:
             if offset > len(file.data):
                 raise No(403, "EOFException", "Cannot seek after EOF")
             known = file.data if known_bytes is None else file.data[:known_bytes]
-            data = known[offset : offset + int(params.get("length", str(1 << 62)))]
-            self.after_read(path)
-            return data
-
-    def after_read(self, path: str) -> None:
-        """Called once a data node has read ``path``, with the lock held."""
+            return known[offset : offset + int(params.get("length", str(1 << 62)))]
 
 
 # What the name node does: one function for each operation, called with the lock held.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from chunkstore.records.names import ContainerNames
@@ -25,7 +25,7 @@ class Recording(Forwarding):
         self._lines: list[tuple[str, str]] = []
         self._chunks: dict[str, str] = {}
 
-    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
+    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
         with self._lock:
             said = ", ".join(sorted(self._say(name) for name in names))
             self._lines.append((operation, said))
