@@ -8,7 +8,7 @@ from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Closed
 from tests.judges.events import Event
-from tests.judges.step_invariants import StepInvariants, Violation
+from tests.judges.step_invariants import StepInvariants
 from tests.simulator.wire import Call
 from tests.simulator.world import Process, World
 
@@ -35,8 +35,8 @@ class Watch:
         self._cut = world.backend.power_cut
         setattr(world.backend, "power_cut", self._power_cut)  # noqa: B010  (of this one backend)
 
-    def _violated(self, violation: Violation) -> None:
-        self._world.fail(f"invariant {violation.invariant}: {violation.message}")
+    def _violated(self, invariant: int, message: str) -> None:
+        self._world.fail(f"invariant {invariant}: {message}")
 
     def _power_cut(self) -> None:
         self._cut()

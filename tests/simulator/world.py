@@ -1,15 +1,7 @@
 """A simulated world: machines, processes, one storage, and the directed way to make things happen in it.
 
-A directed test reads like its schedule::
-
-    with World(seed=1, storage="s3") as world:
-        z, n = world.process("z"), world.process("n")
-        store = z.open()
-        store_job = z.start(lambda: store.append("orders", b"x"))
-        call = z.until(op="create_if_absent", name="*/j/*", stage="apply")     # z is about to write its record, and held
-        n.open()                                                               # n claims, seals, serves
-        call.release()
-        assert isinstance(store_job.failure(), NotOwner)
+While a world is open it is ``chunkstore.runtime``. Production code runs in tasks of processes, and nothing runs unless the test
+lets it (``run``, ``open``, ``until``, ``advance``). Same seed and same steps, same run.
 """
 
 from __future__ import annotations
@@ -102,8 +94,6 @@ class Machine:
 
 class Process(WiredProcess):
     """A process on a machine. Everything it does begins with ``start`` (or ``run``, ``open``, ``replica``)."""
-
-    __slots__ = ("machine", "storage", "world")
 
     def __init__(self, world: World, machine: Machine, name: str, number: int) -> None:
         super().__init__(name, number)
