@@ -93,9 +93,9 @@ simulate: $(VENV)/.ready-dev
 mutants: $(VENV)/.ready-dev
 	PYTHONPATH=.:bindings:journal $(RUN) -m tests.simulator.hunt --jobs $(JOBS) --save benchmarks/results/mutants.json $(MUTANTS)
 
-# Some minutes, and a few GiB of memory; saved in benchmarks/results/models.json.
+# Some minutes, and a few GiB of memory.
 models: $(VENV)/.ready-dev
-	$(RUN) -m tests.models --save
+	$(RUN) -m tests.models
 
 # 1 GiB, twenty kills of the writer at random moments, each followed by put --resume.
 soak-put: $(VENV)/.ready-dev

@@ -1,7 +1,6 @@
 """A share of ``make simulate`` in every run of the tests: fixed seeds, fresh ones, and one seed that is always one run.
 
-The fresh seeds differ from run to run, and the run says at its end which they were (``tests/conftest.py``). A run that fails
-names the line that replays it.
+A run that fails names the line that replays it.
 """
 
 from __future__ import annotations
@@ -10,15 +9,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from tests.simulator.drawing import draw_plan
 from tests.simulator.faults import CLASSES
 from tests.simulator.lies import ENABLED
-from tests.simulator.runs import RunResult, run_seed
-from tests.support.fresh_seeds import FRESH_SEED
+from tests.simulator.result import RunResult
+from tests.simulator.runs import run_seed
 
 # Short runs that together allow every fault class several times, in every kind of world; and three long ones.
 _SHORT = (1, 3, 7, 10, 27, 39, 54, 136, 147, 151, 153, 160, 165, 166, 168, 171, 175, 177, 178, 181, 183, 184, 186)
@@ -47,9 +45,8 @@ def test_a_fixed_seed_with_all_verbs_of_upkeep_is_clean(seed: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(FRESH))
-def test_a_fresh_seed_is_clean(number: int, record_property: Callable[[str, object], None]) -> None:
+def test_a_fresh_seed_is_clean(number: int) -> None:
     seed = int.from_bytes(os.urandom(5), "big")
-    record_property(FRESH_SEED, seed)
     result = run_seed(seed, claims=FRESH_CLAIMS)
     assert not result.violations, _fail_of(result, f" --claims {FRESH_CLAIMS}")
 
