@@ -23,7 +23,7 @@ from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.claim import new_attempt
 from chunkstore_journal.container import read_format
 from chunkstore_journal.service import ContainerJournal
-from tests.support.alone import alone
+from tests.support.alone import abandon
 from tests.support.worlds import Mode, ShelfCache
 
 T = TypeVar("T")
@@ -99,12 +99,6 @@ def objects_of(storage: MemoryChunkStorage) -> dict[str, bytes]:
     return {name: bytes(chunk.data) for name, chunk in sorted(storage._chunks.items())}
 
 
-def abandon(store: ChunkedSegmentStorage) -> None:
-    """End the threads of a store that is not closed."""
-    alone(store, 5)
-    store._container.pool.close()
-
-
 @functools.cache
 def make(mode: Mode, *, closed: bool, inline: bool = True, behind: bytes = b"") -> Tiny:
     """Two epochs that were opened and one void between them, a snapshot, records behind it, two extents or one chunk of data or two.
@@ -145,8 +139,7 @@ def make(mode: Mode, *, closed: bool, inline: bool = True, behind: bytes = b"") 
             store.close()
         else:
             abandon(store)
-        state = rows_of(store._container.current.store) if not closed else states[-1]
-        return Tiny(mode, objects_of(storage), state, tuple(states), content, shelf)
+        return Tiny(mode, objects_of(storage), states[-1], tuple(states), content, shelf)
 
 
 class _InlinePool:
