@@ -19,9 +19,8 @@ from chunkstore_bindings.filesystem import (
     tree,
 )
 from tests.simulator.bound import Port, Replaced
-from tests.simulator.inodes import Inode
 from tests.simulator.kernel import File, Kernel
-from tests.simulator.posix_faults import PosixFaults
+from tests.simulator.posix_faults import Inode, PosixFaults
 from tests.simulator.system_calls import SystemCalls, Write
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
 
