@@ -22,17 +22,19 @@ def open_bucket(place: Root) -> Bucket:
     scheme = url.partition("://")[0].lower()
     try:
         if scheme == "file":
-            from chunkstore_bindings.bucket.folder import FolderBucket
+            from chunkstore_bindings.bucket.files import FileBucket
+            from chunkstore_bindings.filesystem import FilesystemChunkStorage
 
-            return FolderBucket(path_of(url))
+            return FileBucket(FilesystemChunkStorage(path_of(url)))
         if scheme == "s3":
             from chunkstore_bindings.bucket.s3 import S3Bucket
 
             return S3Bucket(url)
         if scheme == "hdfs":
-            from chunkstore_bindings.bucket.hdfs import HdfsBucket
+            from chunkstore_bindings.bucket.files import FileBucket
+            from chunkstore_bindings.hdfs import HdfsChunkStorage
 
-            return HdfsBucket(url)
+            return FileBucket(HdfsChunkStorage(url))
     except ModuleNotFoundError as error:
         raise without_extra(scheme, error) from error
     remedy = "write a path, s3://BUCKET/PREFIX, file:///absolute/path or hdfs://HOST:HTTPPORT/PATH"

@@ -12,8 +12,8 @@ from typing import Any, Final
 from chunkstore.config import LIMITS, Settings, default_cache_dir
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, PastCollected, Unsupported
 from chunkstore.journal import JournalFollower
-from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.metadata.port import Head, MetadataCache, MetadataView
+from chunkstore.metadata.retained import oldest_inline_record
 from chunkstore.operations.collect import is_removed
 from chunkstore.records.invariants import CheckLevel, Finding
 from chunkstore.records.names import BackupNames, ContainerNames
@@ -142,8 +142,8 @@ class ContainerParts:
         return found
 
     def stored_sizes(self, epoch: int | None) -> tuple[int, int, int]:
-        """Bytes of the journal, of its open stream, and of snapshots; see ``chunkstore_journal.sizes``."""
-        from chunkstore_journal.sizes import stored_sizes
+        """Bytes of the journal, of its open stream, and of snapshots; see ``chunkstore_journal.inspect``."""
+        from chunkstore_journal.inspect import stored_sizes
 
         return stored_sizes(self.storage, self.names, epoch)
 

@@ -139,9 +139,9 @@ def open_stored_export(storage: ChunkStorage, name: str) -> Export:
 
 def stored_sink(storage: ChunkStorage, name: str) -> ExportSink:
     """Writes an export into a storage, in parts where that cannot append. Raises what the storage raises."""
-    from chunkstore_journal.snapshot import object_sink
+    from chunkstore_journal.snapshot import ObjectSink
 
-    return object_sink(storage, name)
+    return ObjectSink(storage, name)
 
 
 def delete_export(storage: ChunkStorage, name: str) -> None:
@@ -236,10 +236,10 @@ def put_once(storage: ChunkStorage, name: str, data: bytes, deadline_s: float) -
 
     Raises ``OutcomeUnknown`` (it may still come to be there), ``StorageFull``, ``Unsupported``, ``Damaged``.
     """
-    from chunkstore_journal.slots import Foreign, Undecided, put_decided
+    from chunkstore_journal.slots import Undecided, put_decided
 
     try:
         found = put_decided(storage, name, data, deadline_s=deadline_s)
     except Undecided as error:
         raise OutcomeUnknown(f"the existence of {name} is unknown: {error}", subject=name) from error
-    return fields_of(found.data, name, data[_KIND_AT]) if isinstance(found, Foreign) else None
+    return fields_of(found, name, data[_KIND_AT]) if found != data else None

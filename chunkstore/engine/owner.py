@@ -45,7 +45,7 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.pins import pin_holder
+from chunkstore.metadata.retained import pin_holder
 from chunkstore.operations.tables import TableEntry, version_put
 from chunkstore.records.arguments import check_pin, check_timeout, writer_bytes
 from chunkstore.records.reports import CollectReport, DefragReport

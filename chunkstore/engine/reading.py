@@ -18,8 +18,8 @@ from chunkstore.config import RetentionPolicy
 from chunkstore.engine.reader import OnDamage, ReadPlan, StorageReader
 from chunkstore.engine.segment import SegmentView
 from chunkstore.errors import InvalidArgument, SegmentNotFound
-from chunkstore.metadata.pins import pinned_lsn, pins_at, read_pins
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.retained import pinned_lsn, pins_at, read_pins
 from chunkstore.operations import inspect
 from chunkstore.operations.attach import list_sessions
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into

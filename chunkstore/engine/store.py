@@ -105,7 +105,7 @@ class Store(ReadableContainer, UpkeepCalls):
         self._make_optimiser(optimiser)
         if asks is not None:
             run = partial(_run, weakref.ref(self))
-            self._maintenance.background.append(Asked(container, asks, run, self._maintenance.stopping))
+            self._maintenance.background.append(Asked(container, asks, run))
         self._maintenance.start()
         processes.tell_in_child(self)
         self._made_in = runtime.active()

@@ -3,51 +3,152 @@
 ::
 
     <cache_dir>/<container uuid, 32 hex digits>/<owner, replica or past>/
-        END-<address, hashed>       of owners: the end of history that was seen of that root (``seen_end``)
+        END-<address, hashed>       of owners: the end of history that was seen of that root (FORMAT.md; protocol 3.4, A17)
         <token>/                one store, made once under a name that is never used again
             data.mdb, lock.mdb  LMDB's own
             STATE               the address of its root, and what data.mdb was when it was closed cleanly
             LOCK                the one cache object that has the store open holds an exclusive lock on it
 
-A store is found by the container's uuid, the role and the address of its root, because copies of a root have the same uuid.
-A store without STATE is never opened: it is half made, or another store took its place. No store is deleted while its lock is held.
+A store is found by the container's uuid, the role and the address of its root, because copies of a root have the same uuid. A store
+without STATE is never opened: it is half made, or another store took its place. No store is deleted while its lock is held. flock is
+used here and nowhere in containers: a cache directory is on a local file system, or it is not used at all.
 
-flock is used here and nowhere in containers: a cache directory is on a local file system, or it is not used at all.
+END outlives the rows: a store that is held, rotten, thrown away or torn by a restart still leaves what it had applied. It is written
+after each transaction, without a sync, and replaced when another store becomes current. A damaged file says nothing.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC
+from struct import Struct
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from chunkstore.checksum import crc32c_extend
+from chunkstore.checksum import crc32c_extend, crc32c_of_bytes
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
-from chunkstore.metadata.port import ROLES
+from chunkstore.metadata.port import ROLES, Head, Position
 from chunkstore.processes import this_process
 from chunkstore.runtime import token
 
 __all__ = [
     "CacheDirectory",
+    "EndFile",
     "StoreLock",
+    "decode_end",
     "delete_unused",
+    "encode_end",
+    "end_path",
     "forget",
     "is_local",
     "is_unchanged",
     "mark_clean",
+    "read_end",
     "role_path",
+    "sweep_ends",
     "sync_folder",
     "translate_os",
 ]
+
+_PREFIX: Final = "END-"
+_END: Final = Struct(">BQ16sQQQ32s")
+_VERSION: Final = 1
+_CRC_BYTES: Final = 4
+_TRIES: Final = 8
+"""A reader next to the writer may meet half of a write, and reads once more."""
+_KEPT: Final = 64
+"""Files of so many addresses are kept."""
+
+
+def encode_end(head: Head) -> bytes:
+    """The file's bytes (FORMAT.md of this folder)."""
+    lsn, record_hash, epoch, index, end = head.position
+    value = _END.pack(_VERSION, lsn, record_hash, epoch, index, end, head.digest.to_bytes(32, "big"))
+    return value + crc32c_of_bytes(value).to_bytes(_CRC_BYTES, "big")
+
+
+def decode_end(data: bytes) -> Head | None:
+    """None for whatever else: another version, or damage."""
+    value, crc = data[: _END.size], data[_END.size :]
+    if len(data) != _END.size + _CRC_BYTES or crc != crc32c_of_bytes(value).to_bytes(_CRC_BYTES, "big"):
+        return None
+    version, lsn, record_hash, epoch, index, end, digest = _END.unpack(value)
+    if version != _VERSION:
+        return None
+    return Head(Position(lsn, record_hash, epoch, index, end), int.from_bytes(digest, "big"))
+
+
+def end_path(folder: str, address: str) -> str:
+    """The file of a root's address in the directory of a role."""
+    name = hashlib.blake2b(address.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return os.path.join(folder, _PREFIX + name)
+
+
+def read_end(path: str) -> Head | None:
+    """What is recorded there; None: nothing, or nothing that can be relied on."""
+    for _ in range(_TRIES):
+        try:
+            with open(path, "rb", buffering=0) as file:
+                data = file.read(_END.size + _CRC_BYTES + 1)
+        except OSError:
+            return None
+        head = decode_end(data)
+        if head is not None:
+            return head
+    return None
+
+
+def sweep_ends(folder: str) -> None:
+    """Delete the files of all addresses but those whose owners wrote last. Raises nothing: it is only tidying up."""
+    with suppress(OSError):
+        names = [name for name in os.listdir(folder) if name.startswith(_PREFIX)]
+        if len(names) > _KEPT:
+            paths = [os.path.join(folder, name) for name in names]
+            for path in sorted(paths, key=lambda path: os.stat(path).st_mtime_ns)[:-_KEPT]:
+                os.unlink(path)
+
+
+class EndFile:
+    """The file of an address, from now on written by us alone, which replaces the one that was there."""
+
+    def __init__(self, path: str, head: Head) -> None:
+        """Raises ``OSError``."""
+        self._lsn = head.position.lsn
+        temporary = f"{path}.{token(8).hex()}.new"
+        self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(self._file, encode_end(head), 0)
+            os.fsync(self._file)
+            os.rename(temporary, path)
+            sync_folder(os.path.dirname(path))
+        except BaseException:
+            os.close(self._file)
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def note(self, head: Head) -> None:
+        """Record it, unless more was recorded before. A failure leaves the file older than the rows, as a killed process does."""
+        if head.position.lsn >= self._lsn:
+            self._lsn = head.position.lsn
+            with suppress(OSError):
+                os.pwrite(self._file, encode_end(head), 0)
+
+    def close(self, *, clean: bool) -> None:
+        """Once; ``clean``: what was noted is synced first."""
+        if clean:
+            with suppress(OSError):
+                os.fsync(self._file)
+        os.close(self._file)
+
 
 LOCAL_FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "tmpfs", "ramfs", "overlay")
@@ -241,15 +342,7 @@ def _folders(path: str) -> list[tuple[str, _State | None]]:
 class CacheDirectory:
     """The directory of one container and role, and the stores of one address in it."""
 
-    def __init__(
-        self,
-        cache_dir: str,
-        container_uuid: bytes,
-        address: str,
-        role: str,
-        *,
-        local: Callable[[str], bool] = is_local,
-    ) -> None:
+    def __init__(self, cache_dir: str, container_uuid: bytes, address: str, role: str) -> None:
         """Find or make it. Raises: ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``."""
         path = role_path(cache_dir, container_uuid, role)
         self._address = quote(address)
@@ -257,7 +350,7 @@ class CacheDirectory:
         self._process = this_process()
         try:
             os.makedirs(cache_dir, mode=0o700, exist_ok=True)
-            if not local(cache_dir):
+            if not is_local(cache_dir):
                 self._temporary = tempfile.mkdtemp(prefix="chunkstore-cache-")
                 warnings.warn(
                     f"cache_dir {cache_dir} is not on a local file system; using {self._temporary}, which is deleted "

@@ -219,6 +219,18 @@ def decode_garbage(key: bytes | str, value: bytes) -> GarbageRecord:
 
 def decode_table(key: bytes | str, value: bytes) -> TableRecord:
     """The record of a table row. Raises ``Damaged``."""
+    try:
+        major, minor, version, content = _unpack(value, use_list=False, max_array_len=4, max_map_len=0, max_ext_len=0)
+        if (
+            type(major) is type(minor) is type(version) is int
+            and (major, minor) == (MAJOR, 0)
+            and 0 < version <= NUMBER_MAX
+            and type(content) is bytes
+            and len(value) <= _ROW_MAX
+        ):
+            return _new(TableRecord, (version, content, ()))
+    except (TypeError, ValueError):
+        pass  # a newer minor version, or the slow path says what is wrong
     return _decode(TableRecord, key, value, TABLE_FIELDS)
 
 

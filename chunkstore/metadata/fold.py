@@ -9,7 +9,7 @@ Leaves out: transactions (the stores), and what changes mean (the engine).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import Damaged, InvalidArgument
@@ -17,17 +17,18 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk
 from chunkstore.metadata.index import (
     INDEXED,
-    IndexTransaction,
     add_extents,
     apply_operation,
     run_range,
 )
 from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, ROW_KINDS, chunk_key
 from chunkstore.metadata.lines import LineFold
+from chunkstore.metadata.ordered_map import Transaction
 from chunkstore.metadata.port import Commit, Head, RowChange
+from chunkstore.metadata.transaction import RowTransaction
 from chunkstore.records.names import CHUNK_ID_BYTES, chunk_segment
 
-__all__ = ["KEY_BYTES_MAX", "fold", "may_follow"]
+__all__ = ["KEY_BYTES_MAX", "Fold", "may_follow"]
 
 KEY_BYTES_MAX = 511
 """LMDB's limit; the memory store keeps it too."""
@@ -58,55 +59,12 @@ def may_follow(head: Head, commits: Sequence[Commit]) -> bool:
     return True
 
 
-def fold(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, verify: bool) -> Head:
-    """Apply ``commits``, for which ``may_follow`` said yes, and return the new head (not yet stored).
+class Fold(RowTransaction):
+    """A batch of commits, for which ``may_follow`` said yes, on a store at ``head``. Here the index sees rows that are not written yet."""
 
-    Raises: ``Damaged`` if a key or an operation cannot be, or a digest differs.
-    """
-    last = commits[-1]
-    if verify or len(commits) > 1 or last.digest is None:
-        return Head(last.position, _Folding(txn, head.digest, verify=verify).fold(commits))
-    _fold_one(txn, last)
-    return Head(last.position, last.digest)
-
-
-def _bad_key(key: bytes, commit: Commit) -> Damaged:
-    return Damaged(f"commit {commit.position.lsn} changes a row that cannot be", object=f"metadata row {key!r}")
-
-
-def _fold_one(txn: IndexTransaction, commit: Commit) -> None:
-    ops = commit.ops
-    collects = ops[0][0] in _DROPPING if len(ops) == 1 else any(op[0] in _DROPPING for op in ops)
-    runs, count_max = _collected_runs(txn.get, commit.rows) if collects else (set(), 0)
-    for key, value in commit.rows:
-        if not 0 < len(key) <= KEY_BYTES_MAX or key[0] not in ROW_KINDS:
-            raise _bad_key(key, commit)
-        if value is None:
-            txn.delete(key)
-        else:
-            txn.put(key, value)
-    for op in ops:
-        if op[0] in INDEXED and not (op[0] == _APPEND and op[4:] == _NO_CHUNKS):
-            apply_operation(txn, op)
-    if runs:
-        _drop_dead_extents(txn, runs, count_max)
-
-
-class _Folding:
-    """One batch. It is the transaction as the index shall see it, rows that are not written yet included; index entries go straight
-    through."""
-
-    def __init__(self, txn: IndexTransaction, digest: int, *, verify: bool) -> None:
-        self._txn = txn
-        self._read = txn.get
-        self.put, self.put_new, self.delete, self.floor, self.scan = (
-            txn.put,
-            txn.put_new,
-            txn.delete,
-            txn.floor,
-            txn.scan,
-        )
-        self._digest = digest
+    def __init__(self, txn: Transaction, head: Head, *, verify: bool, counts: bool) -> None:
+        super().__init__(txn, counts=counts)
+        self._digest = head.digest
         self._rows: dict[bytes, bytes | None] = {}
         self._fresh: set[bytes] = set()
         """Keys that the transaction has no row of."""
@@ -116,26 +74,33 @@ class _Folding:
         self._lines = LineFold(self.get)
 
     def get(self, key: bytes) -> bytes | None:
-        return self._rows[key] if key in self._rows else self._read(key)
+        return self._rows[key] if key in self._rows else super().get(key)
 
-    def fold(self, commits: Sequence[Commit]) -> int:
-        """Apply all of them; the digest after them."""
+    def apply(self, commits: Sequence[Commit]) -> Head:
+        """Apply all of them; returns the new head (not yet stored). Raises ``Damaged`` if a key or an operation cannot be, or a digest
+        differs."""
+        has_lines = False
         for commit in commits:
             if commit.lines is not None:
                 self._lines.add(commit.lines)
+                has_lines = True
                 continue
-            self._derive()
+            if has_lines:
+                self._derive()
+                has_lines = False
             self._change(commit)
-        self._derive()
-        fresh = sorted(self._fresh.intersection(self._rows))
-        self.put_new([(key, value) for key in fresh if (value := self._rows.pop(key)) is not None])
+        if has_lines:
+            self._derive()
+        if self._fresh:
+            fresh = sorted(self._fresh.intersection(self._rows))
+            self.put_new([(key, value) for key in fresh if (value := self._rows.pop(key)) is not None])
         for key in sorted(self._rows):
             value = self._rows[key]
             if value is None:
                 self.delete(key)
             else:
                 self.put(key, value)
-        return self._digest
+        return Head(commits[-1].position, self._digest)
 
     def _derive(self) -> None:
         """The rows of the lines so far."""
@@ -157,14 +122,16 @@ class _Folding:
     def _change(self, commit: Commit) -> None:
         rows, ops, summands = self._rows, commit.ops, self._summands
         collects = ops[0][0] in _DROPPING if len(ops) == 1 else any(op[0] in _DROPPING for op in ops)
-        runs, count_max = _collected_runs(self.get, commit.rows) if collects else (set(), 0)
+        runs, count_max = self._collected_runs(commit.rows) if collects else (set(), 0)
         digest = self._digest
         for key, value in commit.rows:
             if key not in rows and (not 0 < len(key) <= KEY_BYTES_MAX or key[0] not in ROW_KINDS):
-                raise _bad_key(key, commit)
+                raise Damaged(
+                    f"commit {commit.position.lsn} changes a row that cannot be", object=f"metadata row {key!r}"
+                )
             if summands is not None:
                 if key not in summands:
-                    old = self._read(key)
+                    old = super().get(key)
                     summands[key] = 0 if old is None else row_digest(key, old)
                 new = 0 if value is None else row_digest(key, value)
                 digest += new - summands[key]
@@ -184,45 +151,38 @@ class _Folding:
             if op[0] in INDEXED and not (op[0] == _APPEND and op[4:] == _NO_CHUNKS):
                 apply_operation(self, op, self._claimed)
         if runs:
-            _drop_dead_extents(self, runs, count_max)
+            self._drop_dead_extents(runs, count_max)
 
+    # What is dropped from the index
 
-# What is dropped from the index
+    def _collected_runs(self, rows: Sequence[RowChange]) -> tuple[set[int], int]:
+        """The runs that the chunks deleted by ``rows`` belong to, and how many extents may be dropped for them."""
+        runs: set[int] = set()
+        count = 0
+        for key, value in rows:
+            if value is None and key[:1] == CHUNK and len(key) == 1 + CHUNK_ID_BYTES:
+                count += 1
+                segment_id = chunk_segment(key[1:])
+                if segment_id is None:
+                    # A session's chunk names its segment only in its row, which is about to go.
+                    old = self.get(key)
+                    if old is None:
+                        continue
+                    segment_id = decode_chunk(key, old).segment_id
+                runs.add(segment_id)
+        return runs, 2 * count + _DROP_SLACK
 
-
-def _collected_runs(get: Callable[[bytes], bytes | None], rows: Sequence[RowChange]) -> tuple[set[int], int]:
-    """The runs that the chunks deleted by ``rows`` belong to, and how many extents may be dropped for them.
-
-    To be asked *before* the rows are changed: a session's chunk names its segment only in its row.
-    """
-    runs: set[int] = set()
-    count = 0
-    for key, value in rows:
-        if value is None and key[:1] == CHUNK and len(key) == 1 + CHUNK_ID_BYTES:
-            count += 1
-            segment_id = chunk_segment(key[1:])
-            if segment_id is None:
-                old = get(key)
-                if old is None:
-                    continue
-                segment_id = decode_chunk(key, old).segment_id
-            runs.add(segment_id)
-    return runs, 2 * count + _DROP_SLACK
-
-
-def _drop_dead_extents(txn: IndexTransaction, runs: set[int], count_max: int) -> None:
-    """Drop extents from the low end of ``runs`` while their chunks' rows are gone, at most ``count_max`` in all.
-
-    An extent is put by the commit that makes its chunk's row, so an extent without row is dead for ever. The bound is
-    twice what the commit forgets: collections that were held up (by a pin) are caught up with, and no commit is slow.
-    """
-    for run in sorted(runs):
-        for kind in (EXTENT, INLINE):
-            dead: list[bytes] = []
-            for key, identity in txn.scan(*run_range(kind, run)):
-                if len(dead) >= count_max or txn.get(chunk_key(identity)) is not None:
-                    break
-                dead.append(key)
-            for key in dead:
-                txn.delete(key)
-            count_max -= len(dead) if kind == EXTENT else 0
+    def _drop_dead_extents(self, runs: set[int], count_max: int) -> None:
+        """Drop extents from the low end of ``runs`` while their chunks' rows are gone, at most ``count_max`` in all."""
+        # An extent is put by the commit that makes its chunk's row, so an extent without row is dead for ever. The bound is twice what the
+        # commit forgets: collections that were held up (by a pin) are caught up with, and no commit is slow.
+        for run in sorted(runs):
+            for kind in (EXTENT, INLINE):
+                dead: list[bytes] = []
+                for key, identity in self.scan(*run_range(kind, run)):
+                    if len(dead) >= count_max or self.get(chunk_key(identity)) is not None:
+                        break
+                    dead.append(key)
+                for key in dead:
+                    self.delete(key)
+                count_max -= len(dead) if kind == EXTENT else 0

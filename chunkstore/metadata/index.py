@@ -30,22 +30,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from struct import error as StructError  # noqa: N812  (it is a class, and is used like one)
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TypeAlias
 
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, RUN, SEGMENT, chunk_key
-from chunkstore.metadata.port import Op
+from chunkstore.metadata.port import MetadataView, Op
+from chunkstore.metadata.transaction import RowTransaction
 from chunkstore.records.names import CHUNK_ID_BYTES, NO_CHUNK
 from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord
 
 __all__ = [
     "INDEXED",
     "IndexComparison",
-    "IndexFinding",
-    "IndexTransaction",
-    "RowReader",
     "add_extents",
     "apply_operation",
     "check_index",
@@ -66,69 +64,26 @@ _PREFIX_BYTES = _PREFIX.size
 _U64_MAX = (1 << 64) - 1
 _OFFSET_MAX = (1 << 63) - 1
 
-Floor: TypeAlias = Callable[[bytes], tuple[bytes, bytes] | None]
 Pair: TypeAlias = tuple[bytes, bytes]
-
-
-class RowReader(Protocol):
-    """What reading the index needs; every ``MetadataView`` is one."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-    def scan(self, start: bytes, stop: bytes) -> Iterator[Pair]: ...
-    def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None: ...
-    def count_chunks(self, segment_id: int, start: int, stop: int) -> int: ...
-
-
-class IndexTransaction(Protocol):
-    """What changing the index needs of a store's write transaction."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value, this transaction's own changes included."""
-        ...
-
-    def put(self, key: bytes, value: bytes) -> object: ...
-    def delete(self, key: bytes) -> object: ...
-
-    def put_new(self, pairs: Sequence[Pair]) -> object:
-        """Put entries of keys that are not there."""
-        ...
-
-    def floor(self, key: bytes) -> Pair | None:
-        """The greatest entry at or below ``key``."""
-        ...
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[Pair]:
-        """Entries with ``start <= key < stop`` in order; nothing is changed meanwhile."""
-        ...
-
-
-class IndexFinding(NamedTuple):
-    """One place where the index does not say what the list of chunks says."""
-
-    segment_id: int
-    offset: int
-    expected: bytes
-    found: bytes | None
-    message: str
 
 
 # ---- reading
 
 
-def locate(floor: Floor, segment_id: int, offset: int) -> tuple[bytes, int] | None:
-    """See ``MetadataView.locate``; ``floor`` finds the greatest entry at or below a key."""
+def locate(view: MetadataView, segment_id: int, offset: int) -> tuple[bytes, int] | None:
+    """See ``MetadataView.locate``."""
     try:
         key = _KEY.pack(RUN, segment_id, offset)
     except StructError as error:
         raise InvalidArgument(f"no offset {offset} of segment {segment_id} can exist", argument="offset") from error
-    row = floor(key)
+    row = view.floor(key)
     if row is None or row[0][:_PREFIX_BYTES] != key[:_PREFIX_BYTES]:
         return None
     try:
         run, base = _TARGET.unpack(row[1])
         shift = base - _U64.unpack_from(row[0], _PREFIX_BYTES)[0]
         key = _KEY.pack(EXTENT, run, offset + shift)
-        extent = floor(key)
+        extent = view.floor(key)
         if extent is None or extent[0][:_PREFIX_BYTES] != key[:_PREFIX_BYTES]:
             return None
         begin = _U64.unpack_from(extent[0], _PREFIX_BYTES)[0]
@@ -148,19 +103,17 @@ def _malformed(segment_id: int) -> Damaged:
     )
 
 
-def count_chunks(
-    reader: Callable[[bytes, bytes], Iterator[Pair]], floor: Floor, segment_id: int, start: int, stop: int
-) -> int:
-    """See ``MetadataView.count_chunks``; ``reader`` scans a half-open range of keys."""
+def count_chunks(view: MetadataView, segment_id: int, start: int, stop: int) -> int:
+    """See ``MetadataView.count_chunks``."""
     if not 0 <= start <= _U64_MAX or not 0 <= stop <= _U64_MAX:
         raise InvalidArgument(f"[{start}, {stop}) is not a range of offsets", argument="start")
     if start >= stop:
         return 0
-    first = floor(_KEY.pack(RUN, segment_id, start))
     begin = _KEY.pack(RUN, segment_id, start)
+    first = view.floor(begin)
     if first is not None and first[0][:_PREFIX_BYTES] == begin[:_PREFIX_BYTES]:
         begin = first[0]
-    rows = list(reader(begin, _KEY.pack(RUN, segment_id, stop)))
+    rows = list(view.scan(begin, _KEY.pack(RUN, segment_id, stop)))
     count = 0
     try:
         for number, (key, value) in enumerate(rows):
@@ -169,7 +122,7 @@ def count_chunks(
             run, base = _TARGET.unpack(value)
             low = max(start, row_start) - row_start + base
             high = row_stop - row_start + base
-            count += sum(1 for _ in reader(_KEY.pack(EXTENT, run, low), _extent_stop(run, high)))
+            count += sum(1 for _ in view.scan(_KEY.pack(EXTENT, run, low), _extent_stop(run, high)))
     except StructError as error:
         raise _malformed(segment_id) from error
     return count
@@ -187,7 +140,7 @@ def _extent_stop(run: int, offset: int) -> bytes:
 # ---- changing
 
 
-def apply_operation(txn: IndexTransaction, op: Op, claimed: set[int] | None = None) -> None:
+def apply_operation(txn: RowTransaction, op: Op, claimed: set[int] | None = None) -> None:
     """Bring the index after one operation. The commit's rows are changed already. Idempotent for the same state. ``claimed``: for
     many operations of one transaction, the segments whose newest bytes are known to be in their own run.
 
@@ -226,7 +179,7 @@ def _new_chunks(given: object) -> Sequence[tuple[int, bytes]]:
     return given
 
 
-def _append(txn: IndexTransaction, op: Op, claimed: set[int] | None = None) -> None:
+def _append(txn: RowTransaction, op: Op, claimed: set[int] | None = None) -> None:
     chunks = _new_chunks(op[4])
     if not chunks:
         return
@@ -242,7 +195,7 @@ def _append(txn: IndexTransaction, op: Op, claimed: set[int] | None = None) -> N
             txn.put(_KEY.pack(INLINE, segment_id, offset), identity)
 
 
-def add_extents(txn: IndexTransaction, segment_id: int, chunks: Sequence[tuple[int, bytes]], claimed: set[int]) -> None:
+def add_extents(txn: RowTransaction, segment_id: int, chunks: Sequence[tuple[int, bytes]], claimed: set[int]) -> None:
     """As ``apply_operation`` of appends whose bytes are in records."""
     if segment_id not in claimed:
         _claim_tail(txn, segment_id, chunks[0][0])
@@ -251,7 +204,7 @@ def add_extents(txn: IndexTransaction, segment_id: int, chunks: Sequence[tuple[i
         txn.put_new([(_KEY.pack(kind, segment_id, offset), identity) for offset, identity in chunks])
 
 
-def _claim_tail(txn: IndexTransaction, segment_id: int, offset: int) -> None:
+def _claim_tail(txn: RowTransaction, segment_id: int, offset: int) -> None:
     """Let the segment's bytes from ``offset`` on be found in its own run."""
     last = txn.floor(_KEY.pack(RUN, segment_id, _U64_MAX))
     if (
@@ -262,11 +215,11 @@ def _claim_tail(txn: IndexTransaction, segment_id: int, offset: int) -> None:
         txn.put(_KEY.pack(RUN, segment_id, offset), _TARGET.pack(segment_id, offset))
 
 
-def _runs(txn: IndexTransaction, segment_id: int, start: int = 0, stop: int = _U64_MAX) -> list[Pair]:
+def _runs(txn: RowTransaction, segment_id: int, start: int = 0, stop: int = _U64_MAX) -> list[Pair]:
     return list(txn.scan(_KEY.pack(RUN, segment_id, start), _KEY.pack(RUN, segment_id, stop)))
 
 
-def _concat(txn: IndexTransaction, op: Op) -> None:
+def _concat(txn: RowTransaction, op: Op) -> None:
     target_id, target_offset, source_id = _numbers(op, 3)
     for key, value in _runs(txn, source_id):
         txn.delete(key)
@@ -274,19 +227,19 @@ def _concat(txn: IndexTransaction, op: Op) -> None:
         txn.put(_KEY.pack(RUN, target_id, target_offset + start), value)
 
 
-def _truncate(txn: IndexTransaction, op: Op) -> None:
+def _truncate(txn: RowTransaction, op: Op) -> None:
     segment_id, new_start = _numbers(op, 2)
     for key, _ in _runs(txn, segment_id, 0, new_start + 1)[:-1]:
         txn.delete(key)
 
 
-def _delete(txn: IndexTransaction, op: Op) -> None:
+def _delete(txn: RowTransaction, op: Op) -> None:
     (segment_id,) = _numbers(op, 1)
     for key, _ in _runs(txn, segment_id):
         txn.delete(key)
 
 
-def _replace(txn: IndexTransaction, op: Op) -> None:
+def _replace(txn: RowTransaction, op: Op) -> None:
     """Give ``[start, stop)``, whole chunks, to new chunks in the segment's own run and coordinates."""
     segment_id, start, stop = _numbers(op, 3)
     chunks = _new_chunks(op[4])
@@ -310,7 +263,7 @@ def _replace(txn: IndexTransaction, op: Op) -> None:
         txn.put(_KEY.pack(EXTENT, segment_id, offset), identity)
 
 
-_CHANGES: dict[object, Callable[[IndexTransaction, Op], None]] = {
+_CHANGES: dict[object, Callable[[RowTransaction, Op], None]] = {
     int(OpCode.APPEND): _append,
     int(OpCode.ATTACH): _append,
     int(OpCode.CONCAT): _concat,
@@ -371,7 +324,7 @@ def walk(get: Callable[[bytes], bytes | None], segment: SegmentRecord) -> Iterat
         )
 
 
-def rebuild_index(reader: RowReader) -> Iterator[Pair]:
+def rebuild_index(reader: MetadataView) -> Iterator[Pair]:
     """All index entries, derived from the rows alone, in ascending key order: one run per segment.
 
     For exports, whose rows are those of lists and none of garbage: extents in garbage get no entry, and so no owner serves from this. A
@@ -404,8 +357,8 @@ def extent_entries(run: int, offsets: Iterable[int], ids: Iterable[bytes]) -> li
     return [(_KEY.pack(EXTENT, run, offset), identity) for offset, identity in zip(offsets, ids, strict=True)]
 
 
-def check_index(reader: RowReader, segment: SegmentRecord) -> Iterator[IndexFinding]:
-    """What the index says differently from the list of chunks, for ``check``. Raises ``Damaged`` as ``walk``."""
+def check_index(reader: MetadataView, segment: SegmentRecord) -> Iterator[tuple[int, str]]:
+    """Where the index does not say what the list of chunks says, and what. Raises ``Damaged`` as ``walk``."""
     begin = offset = segment.start_offset - segment.first_chunk_skip
     for offset, identity, chunk in walk(reader.get, segment):
         for probe in (offset, offset + max(chunk.length, 1) - 1):
@@ -413,18 +366,18 @@ def check_index(reader: RowReader, segment: SegmentRecord) -> Iterator[IndexFind
             if found != (identity, offset):
                 where = "nothing" if found is None else f"chunk {found[0].hex()} from offset {found[1]}"
                 message = f"the index has {where} for offset {probe}, the list chunk {identity.hex()} from {offset}"
-                yield IndexFinding(segment.id, probe, identity, None if found is None else found[0], message)
+                yield probe, message
     count = reader.count_chunks(segment.id, max(begin, 0), segment.length)
     if count != segment.chunk_count:
         message = f"the index has {count} chunks, the segment {segment.chunk_count}"
-        yield IndexFinding(segment.id, offset, segment.last_chunk, None, message)
+        yield offset, message
 
 
 class IndexComparison:
     """A segment's index, compared with the list by somebody who walks that. Where they agree ``check_index`` finds nothing: the same
     without a second walk, and by scans instead of look-ups."""
 
-    def __init__(self, reader: RowReader, segment: SegmentRecord) -> None:
+    def __init__(self, reader: MetadataView, segment: SegmentRecord) -> None:
         self._offset = segment.start_offset - segment.first_chunk_skip
         self._entries = _entries(reader, segment, self._offset)
         self._agrees = True
@@ -440,7 +393,7 @@ class IndexComparison:
         return self._agrees and next(self._entries, None) is None
 
 
-def _entries(reader: RowReader, segment: SegmentRecord, begin: int) -> Iterator[tuple[int, bytes]]:
+def _entries(reader: MetadataView, segment: SegmentRecord, begin: int) -> Iterator[tuple[int, bytes]]:
     """What the index has from ``begin`` to the segment's end: where chunks begin, and their ids; no id where look-ups find none."""
     before: tuple[int, int, int] | None = None
     try:
@@ -455,7 +408,9 @@ def _entries(reader: RowReader, segment: SegmentRecord, begin: int) -> Iterator[
         yield begin, NO_CHUNK
 
 
-def _entries_of_run(reader: RowReader, row: tuple[int, int, int], begin: int, stop: int) -> Iterator[tuple[int, bytes]]:
+def _entries_of_run(
+    reader: MetadataView, row: tuple[int, int, int], begin: int, stop: int
+) -> Iterator[tuple[int, bytes]]:
     start, run, base = row
     low, shift = max(begin, start), base - start
     awaited = low

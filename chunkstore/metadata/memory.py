@@ -6,8 +6,7 @@ some 100,000. The current store survives a clean close and opening again within 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 from chunkstore.errors import Closed, InvalidArgument
@@ -23,98 +22,12 @@ T = TypeVar("T")
 _DEADLINE_S = 60.0
 
 
-class _Transaction:
-    """Keys in order, and their values: of a view, which nothing changes, or a copy."""
-
-    __slots__ = ("_keys", "_values", "get")
-
-    def __init__(self, keys: list[bytes], values: dict[bytes, bytes]) -> None:
-        self._keys = keys
-        self._values = values
-        self.get: Callable[[bytes], bytes | None] = values.get
-
-    def copy(self) -> _Transaction:
-        return _Transaction(self._keys.copy(), self._values.copy())
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def cursor(self) -> _Cursor:
-        return _Cursor(self, self._keys, self._values)
-
-    def put(self, key: bytes, value: bytes, /) -> None:
-        self.replace(key, value)
-
-    def replace(self, key: bytes, value: bytes, /) -> bytes | None:
-        old = self._values.get(key)
-        if old is None:
-            if self._keys and key < self._keys[-1]:
-                insort(self._keys, key)
-            else:
-                self._keys.append(key)
-        self._values[key] = value
-        return old
-
-    def pop(self, key: bytes, /) -> bytes | None:
-        old = self._values.pop(key, None)
-        if old is not None:
-            del self._keys[bisect_left(self._keys, key)]
-        return old
-
-    def abort(self) -> None:
-        """Nothing is held."""
-
-
-class _Cursor:
-    __slots__ = ("_at", "_keys", "_txn", "_values")
-
-    def __init__(self, txn: _Transaction, keys: list[bytes], values: dict[bytes, bytes]) -> None:
-        self._txn = txn
-        self._keys = keys
-        self._values = values
-        self._at = 0
-
-    def set_range(self, key: bytes, /) -> bool:
-        self._at = bisect_left(self._keys, key)
-        return self._at < len(self._keys)
-
-    def last(self) -> bool:
-        self._at = len(self._keys) - 1
-        return self._at >= 0
-
-    def prev(self) -> bool:
-        self._at -= 1
-        return self._at >= 0
-
-    def key(self) -> bytes:
-        return self._keys[self._at]
-
-    def item(self) -> tuple[bytes, bytes]:
-        key = self._keys[self._at]
-        return key, self._values[key]
-
-    def iternext(self) -> Iterator[tuple[bytes, bytes]]:
-        for place in range(self._at, len(self._keys)):
-            yield (key := self._keys[place]), self._values[key]
-
-    def putmulti(
-        self, items: Sequence[tuple[bytes, bytes]], /, *, overwrite: bool = True, append: bool = False
-    ) -> tuple[int, int]:
-        count = 0
-        for key, value in items:
-            if (append and self._keys and key <= self._keys[-1]) or (not overwrite and key in self._values):
-                continue
-            self._txn.put(key, value)
-            count += 1
-        return len(items), count
-
-
 class MemoryMap(OrderedMap):
     """An ordered map in memory."""
 
     def __init__(self) -> None:
         super().__init__("in memory")
-        self.content = _Transaction([], {})
+        self.content = Transaction([], {})
         self.clean = False
         """Whether the last handle was closed cleanly."""
 

@@ -1,15 +1,16 @@
 """The ordered map under a metadata store: keys to values in key order, with consistent views and one write transaction at a time.
 
-Transactions and cursors are a subset of LMDB's, so that the store calls LMDB without anything between (``lmdb``); ``memory`` has the
-same in lists. An ``OrderedMap`` is shared by the handles of one cache object on one store. It keeps what they know of it: where the state
-is, and appends that wait to be written (decision 0003).
+``Transaction`` and ``Cursor`` have the methods of LMDB's that the store calls, without anything between (``lmdb``); these here are lists.
+An ``OrderedMap`` is shared by the handles of one cache object on one store. It keeps what they know of it: where the state is, and
+appends that wait to be written (decision 0003).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, StorageUnavailable
 from chunkstore.metadata.port import NO_TOTALS, Commit, Head, Position, Totals
@@ -26,46 +27,92 @@ _COMMITS_MAX: Final = 128
 _ROWS_MAX: Final = 1024
 
 
-class Cursor(Protocol):
+class Transaction:
+    """A consistent view, or the one write transaction, which sees its own changes: keys in order, and their values."""
+
+    __slots__ = ("_keys", "_values", "get")
+
+    def __init__(self, keys: list[bytes], values: dict[bytes, bytes]) -> None:
+        self._keys = keys
+        self._values = values
+        self.get = values.get
+
+    def copy(self) -> Transaction:
+        return Transaction(self._keys.copy(), self._values.copy())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def cursor(self) -> Cursor:
+        return Cursor(self, self._keys, self._values)
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        self.replace(key, value)
+
+    def replace(self, key: bytes, value: bytes, /) -> bytes | None:
+        old = self._values.get(key)
+        if old is None:
+            if self._keys and key < self._keys[-1]:
+                insort(self._keys, key)
+            else:
+                self._keys.append(key)
+        self._values[key] = value
+        return old
+
+    def pop(self, key: bytes, /) -> bytes | None:
+        old = self._values.pop(key, None)
+        if old is not None:
+            del self._keys[bisect_left(self._keys, key)]
+        return old
+
+    def abort(self) -> None:
+        """Nothing is held."""
+
+
+class Cursor:
     """A place among the entries. After a move that answers False there is no entry at it."""
 
-    def set_range(self, key: bytes, /) -> bool:
-        """Go to the first entry at or above ``key``."""
-        ...
+    __slots__ = ("_at", "_keys", "_txn", "_values")
 
-    def last(self) -> bool: ...
-    def prev(self) -> bool: ...
-    def key(self) -> bytes: ...
-    def item(self) -> tuple[bytes, bytes]: ...
+    def __init__(self, txn: Transaction, keys: list[bytes], values: dict[bytes, bytes]) -> None:
+        self._txn = txn
+        self._keys = keys
+        self._values = values
+        self._at = 0
+
+    def set_range(self, key: bytes, /) -> bool:
+        self._at = bisect_left(self._keys, key)
+        return self._at < len(self._keys)
+
+    def last(self) -> bool:
+        self._at = len(self._keys) - 1
+        return self._at >= 0
+
+    def prev(self) -> bool:
+        self._at -= 1
+        return self._at >= 0
+
+    def key(self) -> bytes:
+        return self._keys[self._at]
+
+    def item(self) -> tuple[bytes, bytes]:
+        key = self._keys[self._at]
+        return key, self._values[key]
 
     def iternext(self) -> Iterator[tuple[bytes, bytes]]:
-        """This entry and those above it. Nothing is changed meanwhile."""
-        ...
+        for place in range(self._at, len(self._keys)):
+            yield (key := self._keys[place]), self._values[key]
 
     def putmulti(
         self, items: Sequence[tuple[bytes, bytes]], /, *, overwrite: bool = True, append: bool = False
     ) -> tuple[int, int]:
-        """Put entries; the second number says how many. ``append``: only in ascending order above all others."""
-        ...
-
-
-class Transaction(Protocol):
-    """A consistent view, or with the three in the middle the one write transaction, which sees its own changes."""
-
-    def get(self, key: bytes, /) -> bytes | None: ...
-    def cursor(self) -> Cursor: ...
-
-    def put(self, key: bytes, value: bytes, /) -> object: ...
-
-    def replace(self, key: bytes, value: bytes, /) -> bytes | None:
-        """Put an entry; the value that was there."""
-        ...
-
-    def pop(self, key: bytes, /) -> bytes | None:
-        """Delete an entry; the value that was there."""
-        ...
-
-    def abort(self) -> object: ...
+        count = 0
+        for key, value in items:
+            if (append and self._keys and key <= self._keys[-1]) or (not overwrite and key in self._values):
+                continue
+            self._txn.put(key, value)
+            count += 1
+        return len(items), count
 
 
 class StoredHead(NamedTuple):
@@ -213,12 +260,14 @@ class OrderedMap(ABC):
                 self.written_head = self.at = None
                 done = self.transact(body)
                 known = self.last_head = self.written_head
-                self.buffer = WriteBuffer()
+                # Appends wait only where what is put off now can surely be written later.
+                waits = known is not None and self.has_room()
+                self.buffer = (
+                    WriteBuffer(known.head.position, known.tallied.totals) if known and waits else WriteBuffer()
+                )
                 if known is not None:
                     self.recorded(known)
                     self.at = known.head.position
-                    if self.has_room():
-                        self.buffer = WriteBuffer(known.head.position, known.tallied.totals)
                 return done
             finally:
                 self.writing.release()

@@ -3,7 +3,7 @@
 ``unsealed`` gives what ``sealed`` was given for this very key. The head holds a ``Tally`` over all entries but itself, so that rows that
 vanished, or come from an older page, are noticed by reading everything once (``tally``).
 
-Running totals say what all segments and garbage ranges take up. They are a function of the rows alone (``recount``), kept up from the
+Running totals say what all segments and garbage ranges take up. They are a function of the rows alone, kept up from the
 old and the new value of each row that changes, so that nothing is scanned. A row that cannot be read counts as nothing.
 """
 
@@ -16,7 +16,7 @@ from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import NUMBER_MAX, ROW_ELEMENTS_MAX, unpack_row
 from chunkstore.metadata.keys import GARBAGE, SEGMENT
-from chunkstore.metadata.port import NO_TOTALS, MetadataView, Op, Totals
+from chunkstore.metadata.port import NO_TOTALS, Op, Totals
 
 __all__ = [
     "COUNTED",
@@ -29,7 +29,6 @@ __all__ = [
     "Tally",
     "changed",
     "grown",
-    "recount",
     "sealed",
     "tally",
     "unsealed",
@@ -143,12 +142,3 @@ def grown(totals: Totals, ops: Sequence[Op]) -> Totals | None:
     except (TypeError, LookupError):
         return None  # what applies it says what is wrong with it
     return _new(Totals, (segments, chunks, live, dead, garbage)) if ops else None
-
-
-def recount(view: MetadataView) -> Totals:
-    """The totals of a view's rows, the slow way. O(segments and garbage ranges)."""
-    totals = NO_TOTALS
-    for kind in COUNTED:
-        rows = view.scan(bytes((kind,)), bytes((kind + 1,)))
-        totals = changed(totals, ((kind, None, value) for _, value in rows))
-    return totals

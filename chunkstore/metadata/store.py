@@ -15,18 +15,16 @@ from typing import TypeVar
 from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageUnavailable
-from chunkstore.metadata.fold import fold, may_follow
+from chunkstore.metadata.fold import Fold, may_follow
 from chunkstore.metadata.index import count_chunks, locate
 from chunkstore.metadata.ordered_map import FIRST_ROW, Cursor, OrderedMap, StoredHead, Transaction
 from chunkstore.metadata.port import Commit, Head, MetadataStore, MetadataView, Position, Totals
 from chunkstore.metadata.rows import (
-    COUNTED,
     NOTHING,
     RESIDUE,
     SEAL_BYTES,
     SUM_MODULUS,
     RowDamaged,
-    RowPair,
     Tally,
     changed,
     grown,
@@ -34,6 +32,7 @@ from chunkstore.metadata.rows import (
     tally,
     unsealed,
 )
+from chunkstore.metadata.transaction import floor_in, scan_rows, scan_stored
 from chunkstore.runtime import defer_interrupt
 
 __all__ = ["HEAD_KEY", "RowStore", "RowView", "pack_head", "read_head"]
@@ -72,96 +71,6 @@ def read_head(txn: Transaction, container_uuid: bytes, known: StoredHead | None 
     _, _, lsn, record_hash, epoch, index, end, digest, entries, crc_sum, *totals = _HEAD.unpack(value)
     head = Head(Position(lsn, record_hash, epoch, index, end), int.from_bytes(digest, "big"))
     return head, Tally(entries, crc_sum, Totals(*totals))
-
-
-def _sound(item: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    key, raw = item
-    return key, unsealed(key, raw)
-
-
-def _floor(cursor: Cursor, key: bytes) -> tuple[bytes, bytes] | None:
-    if cursor.set_range(key):
-        if cursor.key() == key:
-            return _sound(cursor.item())
-        return _sound(cursor.item()) if cursor.prev() else None
-    return _sound(cursor.item()) if cursor.last() else None
-
-
-def _scan_stored(txn: Transaction, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-    cursor = txn.cursor()
-    return cursor.iternext() if cursor.set_range(max(start, FIRST_ROW)) else iter(())
-
-
-def _scan(txn: Transaction, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-    for key, raw in _scan_stored(txn, start):
-        if key >= stop:
-            return
-        # As ``unsealed``: millions of rows pass here.
-        if crc32c_of_bytes(key + raw) != RESIDUE:
-            raise RowDamaged(key)
-        yield key, raw[:-SEAL_BYTES]
-
-
-class _WriteTransaction:
-    """The map's transaction as the index and the fold want it. ``entries`` and ``crcs``: what it adds to the tally; ``counted``: the rows
-    that totals are made of, each as it was and as it is, if ``counts``."""
-
-    __slots__ = ("_cursor", "_pop", "_read", "_replace", "_txn", "counted", "counts", "crcs", "entries")
-
-    def __init__(self, txn: Transaction, *, counts: bool) -> None:
-        self._txn = txn
-        self._cursor: Cursor | None = None
-        self.crcs = self.entries = 0
-        self.counts = counts
-        self.counted: list[RowPair] = []
-        self._read: Callable[[bytes], bytes | None] = txn.get
-        self._replace: Callable[[bytes, bytes], bytes | None] = txn.replace
-        self._pop: Callable[[bytes], bytes | None] = txn.pop
-
-    def get(self, key: bytes) -> bytes | None:
-        raw = self._read(key)
-        return None if raw is None else unsealed(key, raw)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        # Every row of every append passes here: no calls within.
-        crc = crc32c_of_bytes(key + value)
-        old = self._replace(key, value + crc.to_bytes(SEAL_BYTES, "little"))
-        self.crcs += crc
-        if old is None:
-            self.entries += 1
-        elif crc32c_of_bytes(key + old) != RESIDUE:
-            raise RowDamaged(key)
-        else:
-            self.crcs -= int.from_bytes(old[-SEAL_BYTES:], "little")
-        if self.counts and key[0] in COUNTED:
-            self.counted.append((key[0], None if old is None else old[:-SEAL_BYTES], value))
-
-    def put_new(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        crcs = [crc32c_of_bytes(key + value) for key, value in pairs]
-        items = [(pair[0], pair[1] + crc.to_bytes(SEAL_BYTES, "little")) for pair, crc in zip(pairs, crcs, strict=True)]
-        if self._cursor is None:
-            self._cursor = self._txn.cursor()
-        if self._cursor.putmulti(items, overwrite=False)[1] != len(items):
-            raise RowDamaged(pairs[0][0])
-        self.crcs += sum(crcs)
-        self.entries += len(items)
-
-    def delete(self, key: bytes) -> None:
-        old = self._pop(key)
-        if old is not None:
-            value = unsealed(key, old)
-            self.entries -= 1
-            self.crcs -= int.from_bytes(old[-SEAL_BYTES:], "little")
-            if self.counts and key[0] in COUNTED:
-                self.counted.append((key[0], value, None))
-
-    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        if self._cursor is None:
-            self._cursor = self._txn.cursor()
-        return _floor(self._cursor, key)
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return _scan(self._txn, start, stop)
 
 
 class RowView(MetadataView):
@@ -203,44 +112,39 @@ class RowView(MetadataView):
     def get(self, key: bytes) -> bytes | None:
         try:
             raw = self._txn.get(key)  # type: ignore[union-attr]
-            return None if raw is None else unsealed(key, raw)
+            if raw is None:
+                return None
+            if crc32c_of_bytes(key + raw) != RESIDUE:
+                raise RowDamaged(key)
+            return raw[:-SEAL_BYTES]
         except self._environment.errors as error:
             raise self._error(error) from error
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         try:
-            yield from _scan(self._txn, start, stop)  # type: ignore[arg-type]
+            yield from scan_rows(self._txn, start, stop)  # type: ignore[arg-type]
         except self._environment.errors as error:
             raise self._error(error) from error
 
-    def _find(self, key: bytes) -> tuple[bytes, bytes] | None:
-        if self._cursor is None:
-            self._cursor = self._txn.cursor()  # type: ignore[union-attr]
-        return _floor(self._cursor, key)
-
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
         try:
-            found = self._find(key)
+            if self._cursor is None:
+                self._cursor = self._txn.cursor()  # type: ignore[union-attr]
+            found = floor_in(self._cursor, key)
         except self._environment.errors as error:
             raise self._error(error) from error
         return found if found is not None and found[0] >= FIRST_ROW else None
 
     def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None:
-        try:
-            return locate(self._find, segment_id, offset)
-        except self._environment.errors as error:
-            raise self._error(error) from error
+        return locate(self, segment_id, offset)
 
     def count_chunks(self, segment_id: int, start: int, stop: int) -> int:
-        try:
-            return count_chunks(self.scan, self._find, segment_id, start, stop)
-        except self._environment.errors as error:
-            raise self._error(error) from error
+        return count_chunks(self, segment_id, start, stop)
 
     def audit(self) -> None:
         try:
             _, expected = read_head(self._txn, self._uuid)  # type: ignore[arg-type]
-            found = tally(_scan_stored(self._txn, FIRST_ROW), self._txn.get)  # type: ignore[arg-type, union-attr]
+            found = tally(scan_stored(self._txn, FIRST_ROW), self._txn.get)  # type: ignore[arg-type, union-attr]
             if found != expected:
                 raise RowDamaged(HEAD_KEY, f"says {expected}, and {found} is stored")
         except self._environment.errors as error:
@@ -333,8 +237,10 @@ class RowStore(MetadataStore):
         return self._environment.at if self._open else None
 
     def view(self) -> MetadataView:
-        self.settle()
-        return _OpenView(self._check(), self._uuid)
+        environment = self._check()
+        if environment.buffer.commits:
+            self.settle()
+        return _OpenView(environment, self._uuid)
 
     def get(self, key: bytes) -> bytes | None:
         environment = self._check()
@@ -371,8 +277,8 @@ class RowStore(MetadataStore):
         # Records of others may say one thing in their headers and another in their rows: replays count rows.
         if after is None and not verify and len(commits) == 1:
             after = grown(totals, commits[0].ops)
-        changes = _WriteTransaction(txn, counts=after is None)
-        head = fold(changes, head, commits, verify=verify)
+        changes = Fold(txn, head, verify=verify, counts=after is None)
+        head = changes.apply(commits)
         totals = changed(totals, changes.counted) if after is None else after
         tallied = Tally(entries + changes.entries, (crc_sum + changes.crcs) % SUM_MODULUS, totals)
         self._put_head(txn, head, tallied)

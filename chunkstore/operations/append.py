@@ -33,17 +33,19 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentSealed,
 )
-from chunkstore.operations.append_line import (
+from chunkstore.operations.append_plan import (
     OFFSET_MAX,
     AppendRequest,
+    PlannedAppend,
     append_line,
     enter_line,
     known_event,
     load_tip,
+    plan_on_tail,
     remember_event,
     require_same_event,
+    write_pieces,
 )
-from chunkstore.operations.append_plan import PlannedAppend, plan_on_tail, write_pieces
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import NOT_LOADED, Pending, PendingOp, PendingSegment, Stale

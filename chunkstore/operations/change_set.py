@@ -21,6 +21,7 @@ from chunkstore.errors import (
     BadOffset,
     ChunkExists,
     ChunkNotFound,
+    Conflict,
     Damaged,
     InvalidArgument,
     InvalidOffset,
@@ -29,7 +30,7 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.codec import decode_segment
-from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
+from chunkstore.metadata.keys import chunk_key, segment_key, session_key, writer_range
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.reserved import last_row_key
 from chunkstore.operations.append_plan import PlannedAppend, plan_inline, write_pieces
@@ -281,6 +282,14 @@ class ChangeSet:
         """Whether such a row would be there. Raises as ``settled``."""
         committed = self.settled(key)
         return committed is not None if key not in self.rows else self.rows[key] is not None
+
+    def require_session(self, session_id: int) -> None:
+        """Check that the session is open, and keep it so until this commit is decided. Raises ``Conflict``, ``Undecided``."""
+        key = session_key(session_id)
+        present = self.is_present(key)
+        self.table_keys.append(key)
+        if not present:
+            raise Conflict(f"session {session_id:x}", expected="open", found="ended, or never opened")
 
     # Changing
 

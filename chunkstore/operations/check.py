@@ -20,11 +20,10 @@ from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexComparison, check_index
-from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.metadata.keys import CHUNK, GARBAGE, INLINE, SEGMENT, all_blocks_range, chunk_key
-from chunkstore.metadata.pins import pinned_lsn, pins_at, scan_pins
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.reserved import find_borders
+from chunkstore.metadata.retained import oldest_inline_record, pinned_lsn, pins_at, scan_pins
 from chunkstore.operations.orphans import IdSet, orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
@@ -166,8 +165,8 @@ class _Check:
         if broken:
             return
         if not index.agrees():
-            for item in check_index(self._view, segment):
-                yield Finding(15, "damage", segment.name, "", "offset index", item.offset, item.message)
+            for offset, message in check_index(self._view, segment):
+                yield Finding(15, "damage", segment.name, "", "offset index", offset, message)
         if self._level == "quick":
             return
         identity, offset = segment.first_chunk, segment.start_offset - segment.first_chunk_skip

@@ -21,8 +21,8 @@ from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, InvalidArgum
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_chunk, decode_garbage
 from chunkstore.metadata.keys import GARBAGE, block_range, chunk_key, writer_range
-from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.retained import pinned_lsn
 from chunkstore.operations.attach import drop_staged
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer

@@ -29,7 +29,7 @@ from chunkstore.changes import (
 from chunkstore.checksum import check_data
 from chunkstore.config import LIMITS
 from chunkstore.operations.append_plan import plan_on_tail
-from chunkstore.operations.attach import plan_attach, plan_end_session
+from chunkstore.operations.attach import existence_checked, plan_attach, plan_end_session
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.pending import ExistenceCheck
@@ -44,7 +44,6 @@ from chunkstore.operations.segments import (
     plan_unseal,
 )
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
-from chunkstore.operations.written_chunks import existence_checked
 from chunkstore.records.arguments import check_attributes
 
 __all__ = ["commit"]

@@ -8,6 +8,8 @@ Promises
 * An operation is decided exactly once. A caller whose deadline passes gets ``OutcomeUnknown`` while the commit goes on.
 * A queue belongs to one epoch. Once it has ended, nothing enters it and nothing of it is committed.
 * A batch that fails fails everything queued after it; a failed data write fails its segment only.
+* A commit waits for company at most ``linger_s``, or where that is 0 a fifth of the last commit's time and 20 ms; not after a batch of one,
+  and seldom where it waited in vain. Else two halves of a crowd would take turns: each is in the queue while the other is committed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from chunkstore.metadata.port import Commit, Position
 from chunkstore.operations.pending import Pending, PendingLine, PendingOp, PendingSegment, Stale, Waiter
 from chunkstore.operations.record_builder import BatchWriter
 
-__all__ = ["BatchWindow", "CommitQueue", "FailedBatch", "next_batch"]
+__all__ = ["CommitQueue", "FailedBatch"]
 
 _GATHER_SHARE: Final = 0.2
 _GATHER_S_MAX: Final = 0.02
@@ -33,49 +35,7 @@ _PASSED_OVER_MAX: Final = 8
 """Commits without a wait after one that was in vain."""
 
 
-class BatchWindow:
-    """How many operations were about at the last commit, and the leader that waits for as many again. ``lock``: the queue's; ``queue``:
-    what is in it."""
-
-    def __init__(self, linger_s: float, lock: runtime.Lock, queue: list[Pending]) -> None:
-        self._linger_s = linger_s
-        self._lock = lock
-        self._queue = queue
-        self._target = 0
-        self.waiting: Waiter | None = None
-        """Set while a leader gathers; ``arrived`` is to be called then."""
-        self.company = 1
-        """Operations of the last batch, and those that were queued when it was decided."""
-        self.last_commit_s: float = 0.0
-        self._pass_over = self._passed_over = 0
-
-    def arrived(self) -> None:
-        """One more is in the queue."""
-        if self.waiting is not None and len(self._queue) >= self._target:
-            self.waiting.wake()
-            self.waiting = None
-
-    def gather(self) -> None:
-        """Wait for more operations, without the queue's lock."""
-        with self._lock:
-            target = int(self.company * _COMPANY_SHARE)
-            self._target = target if self._linger_s == 0.0 else max(2, target)
-            if len(self._queue) >= self._target:
-                return
-            if self._pass_over and self._linger_s == 0.0:
-                self._pass_over -= 1
-                return
-            waiter = self.waiting = Waiter()
-        waiter.wait(self._linger_s or min(_GATHER_S_MAX, _GATHER_SHARE * self.last_commit_s))
-        with self._lock:
-            in_vain = self.waiting is waiter
-            if in_vain:
-                self.waiting = None
-            self._passed_over = min(_PASSED_OVER_MAX, 2 * self._passed_over + 1) if in_vain else 0
-            self._pass_over = self._passed_over
-
-
-def next_batch(queue: Sequence[Pending]) -> list[Pending]:
+def _next_batch(queue: Sequence[Pending]) -> list[Pending]:
     """The next batch of what is queued; nothing where all of it is held up."""
     batch, size_bytes = list[Pending](), 0
     held_up: set[PendingSegment] = set()
@@ -138,7 +98,12 @@ class CommitQueue:
         """Whether all that is queued is written, and no note."""
         self._leading = False
         self._gathers = linger_s > 0.0
-        self._window = BatchWindow(linger_s, self._lock, self._queue)
+        self._gathering: Waiter | None = None
+        """Set while a leader waits for company, until ``_company`` operations are in the queue."""
+        self._company = 1
+        """Operations of the last batch, and those that were queued when it was decided."""
+        self._last_commit_s = 0.0
+        self._pass_over = self._passed_over = 0
         self.generation: int = 1
         """Operations that were planned in an earlier one are refused; raised by every batch that fails."""
         self.head: Position = head
@@ -160,8 +125,8 @@ class CommitQueue:
                 if not op.written or op.kind is not RecordKind.OPS:
                     self._plain = False
                 self._queue.append(op)
-                if self._window.waiting is not None:
-                    self._window.arrived()
+                if self._gathering is not None:
+                    self._arrived()
         except BaseException as error:
             if not isinstance(error, Stale):
                 self._interrupted((op,), error)  # it may be in the queue, and its segments may not know
@@ -178,8 +143,8 @@ class CommitQueue:
                 queue = self._queue
                 if self._leading or self._background:
                     queue.append(op)
-                    if self._window.waiting is not None:
-                        self._window.arrived()
+                    if self._gathering is not None:
+                        self._arrived()
                     if not self._leading:
                         return None
                     waiter = Waiter()
@@ -261,7 +226,7 @@ class CommitQueue:
             with self._lock:
                 self._hand_over()
                 lead = not self._leading and self._has_ready() and not any(op.waiters for op in self._queue)
-                last = next_batch(self._queue)[-1] if lead else None
+                last = _next_batch(self._queue)[-1] if lead else None
                 self._leading = self._leading or lead
             if last is not None:
                 self.lead(last)
@@ -299,7 +264,7 @@ class CommitQueue:
             while op is None or not op.decided:
                 if not batch:
                     if self._gathers:
-                        self._window.gather()
+                        self._gather()
                     batch = self._take()
                     if not batch:
                         return
@@ -321,8 +286,35 @@ class CommitQueue:
 
     # One batch
 
+    def _target(self) -> int:
+        target = int(self._company * _COMPANY_SHARE)
+        return target if self._linger_s == 0.0 else max(2, target)
+
+    def _arrived(self) -> None:
+        """With the lock held: one more is in the queue."""
+        if self._gathering is not None and len(self._queue) >= self._target():
+            self._gathering.wake()
+            self._gathering = None
+
+    def _gather(self) -> None:
+        """Wait for more operations, without the lock."""
+        with self._lock:
+            if len(self._queue) >= self._target():
+                return
+            if self._pass_over and self._linger_s == 0.0:
+                self._pass_over -= 1
+                return
+            waiter = self._gathering = Waiter()
+        waiter.wait(self._linger_s or min(_GATHER_S_MAX, _GATHER_SHARE * self._last_commit_s))
+        with self._lock:
+            in_vain = self._gathering is waiter
+            if in_vain:
+                self._gathering = None
+            self._passed_over = min(_PASSED_OVER_MAX, 2 * self._passed_over + 1) if in_vain else 0
+            self._pass_over = self._passed_over
+
     def _has_ready(self) -> bool:
-        return bool(self._queue) and (self._plain or bool(next_batch(self._queue)))
+        return bool(self._queue) and (self._plain or bool(_next_batch(self._queue)))
 
     def _take(self) -> Sequence[Pending]:
         with self._lock:
@@ -330,7 +322,7 @@ class CommitQueue:
             if self._plain and len(queue) == 1:
                 batch = self._taken = (queue.pop(),)
                 return batch
-            chosen = self._taken = next_batch(queue)
+            chosen = self._taken = _next_batch(queue)
             if len(chosen) == len(queue):
                 queue.clear()
             else:
@@ -351,9 +343,11 @@ class CommitQueue:
                 commit = _make(Commit, (position, previous.hash, None, (), (), lines))
             else:
                 ops: Sequence[PendingOp] = batch  # type: ignore[assignment]
-                names = dict.fromkeys(name for op in ops for name in op.sync_names)
+                names = ops[0].sync_names
+                if len(ops) > 1 or len(names) > 1:
+                    names = list(dict.fromkeys(name for op in ops for name in op.sync_names))
                 if names:
-                    writer.sync(tuple(names))
+                    writer.sync(names)
                 step = "build"
                 record = writer.build(ops, previous.lsn + 1)
                 step = "append"
@@ -372,8 +366,8 @@ class CommitQueue:
                 raise
             return
         self.last_commit_at_s = runtime.monotonic_s()
-        self._window.last_commit_s = self.last_commit_at_s - began_s
-        self._window.company = len(batch) + len(self._queue)
+        self._last_commit_s = self.last_commit_at_s - began_s
+        self._company = len(batch) + len(self._queue)
         self._gathers = len(batch) > 1 or self._linger_s > 0.0
         self._committed(position.lsn)
 

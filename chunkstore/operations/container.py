@@ -27,8 +27,8 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.journal import JournalService, Ownership, RecordKind
-from chunkstore.metadata.pins import pin_holder
 from chunkstore.metadata.port import MetadataStore
+from chunkstore.metadata.retained import pin_holder
 from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.observer import GuardedObserver, LoggingObserver, Observer, UpkeepRuns
 from chunkstore.operations.backlog import Backlog, inline_limits
@@ -94,11 +94,11 @@ class OwnedContainer(RowSource):
         self.pool: runtime.Pool = runtime.pool("chunkstore-io", settings.tuning.io_workers)
         self.fence: Fence = Fence(service, self._deposed)
         self.collecting: runtime.Lock = runtime.lock()  # held by the one collection that is under way
-        self.looks: list[ExistenceCheck] = []  # of commits under way (``written_chunks``)
+        self.looks: list[ExistenceCheck] = []  # of commits under way (``attach``)
         self.starts: deque[EpochStart] = deque(maxlen=_STARTS_MAX)  # of our epochs; no stranger was in between
         self.pin_holder: str = pin_holder()
         self.noticed_s: dict[bytes, float] = {}
-        """When garbage and pins with a label of the future were first seen here, by the keys that ``ageing`` is given."""
+        """When garbage and pins with a label of the future were first seen here, by the keys that ``is_older`` is given."""
         self.draining = False
         """A roll or ``close`` waits for what has been let in: new operations wait for its end."""
         self.closed: bool = False

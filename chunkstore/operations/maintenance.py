@@ -1,25 +1,155 @@
 """What happens next to operations: the lease, heartbeats, rolls, audits of the cache, snapshots when due, and closing.
 
-Promises: one background task, the keeper, which outlives every epoch; nothing of it runs on the commit path, and none of its
-failures reaches a caller. ``close`` can be called again.
+Promises: one background task, the keeper, which outlives every epoch; nothing of it runs on the commit path, and none of its failures
+reaches a caller. ``close`` can be called again. One snapshot at a time (protocol 3.11, A8): its note is committed after it was read back,
+and LATEST points to it after that. What is due is taken in a task of its own; after a failure ever longer pauses are made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from chunkstore import runtime
 from chunkstore.deadline import Deadline
-from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded
-from chunkstore.journal import RecordKind
-from chunkstore.metadata.inline_index import oldest_inline_record
+from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, Damaged, DeadlineExceeded
+from chunkstore.journal import RecordKind, SnapshotReport
+from chunkstore.metadata.retained import oldest_inline_record
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.recovery import Recovery
-from chunkstore.operations.snapshots import Snapshots
 
-__all__ = ["BackgroundJob", "Maintenance"]
+__all__ = ["BackgroundJob", "Maintenance", "Snapshots"]
+
+_SMALL_STATE_BYTES: Final = 1 << 20
+_TIMED_SNAPSHOT_S: Final = 300.0
+_BYTES_PER_SLOT: Final = 15_000
+"""A hundredth of a state's rows at about 150 bytes each: more slots than that since the last snapshot are worth a new one."""
+_BYTES_PER_ENTRY: Final = 75
+"""Of a snapshot, for each of the store's rows and index entries: what a state's size is taken for before it was written."""
+_PAUSE_S_MIN: Final = 1.0
+_PAUSE_S_MAX: Final = 600.0
+"""After a failure, doubling from the one to the other, before a snapshot that is due is tried again."""
+
+
+class Snapshots:
+    """The snapshots of one container."""
+
+    def __init__(self, container: OwnedContainer, recovery: Recovery) -> None:
+        self._container = container
+        self._journal_bytes = recovery.journal_bytes
+        self._lock = runtime.lock()
+        self._taken_s = runtime.monotonic_s()
+        self._size_bytes = 0
+        self.written_bytes: int = 0
+        """Of all snapshots that were taken since this store was opened."""
+        self._lsn_at_last = container.current.queue.head.lsn
+        self._digest_at_last = container.current.store.head().digest
+        self._bytes_at_last = 0
+        self._wanted = self._replayed_much()
+        self.failure: str = ""
+        """Why the last one failed; empty after one that succeeded."""
+        self._pause_s = _PAUSE_S_MIN
+        self._not_before_s = self._taken_s
+        self._task: runtime.Task | None = None
+
+    def take_due(self) -> None:
+        """Begin one in the background if it is due, none is under way, and the last failure is long enough ago."""
+        under_way = self._lock.locked() or (self._task is not None and self._task.is_alive())
+        if under_way or runtime.monotonic_s() < self._not_before_s or not self.due():
+            return
+        try:
+            self._task = runtime.spawn(self._take_in_background, "chunkstore-snapshot")
+        except Exception as error:
+            self._failed(error)
+            raise
+
+    def _take_in_background(self) -> None:
+        # No caller waits for it; ``failure`` says why it failed.
+        with suppress(Exception):
+            self.take()
+
+    def join(self, wait_s: float) -> None:
+        """Wait for the one in the background, no longer than that."""
+        if self._task is not None:
+            self._task.join(wait_s)
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure = f"{type(error).__name__}: {error}"
+        self._not_before_s = runtime.monotonic_s() + self._pause_s
+        self._pause_s = min(_PAUSE_S_MAX, self._pause_s * 2)
+
+    def take(self) -> SnapshotReport:
+        """Write, validate, note and publish a snapshot of the present state. One at a time; may run next to commits.
+
+        Raises ``DeadlineExceeded`` when another one does not end in time, and what storage and commits raise.
+        """
+        return self._container.alone(self._lock, "snapshot", self._take)
+
+    def _take(self) -> SnapshotReport:
+        container = self._container
+        size_bytes = self._journal_bytes()
+        try:
+            report = self._write()
+            container.note(RecordKind.SNAPSHOT_NOTE, report.note)
+            container.service.publish_latest(report, epoch=container.current.epoch)
+        except Exception as error:
+            self._failed(error)
+            raise
+        # Its own note follows it, and is no reason for another one.
+        self._lsn_at_last = report.position.lsn + 1
+        self._digest_at_last = report.digest
+        self._bytes_at_last = size_bytes
+        self._size_bytes = report.size_bytes
+        self.written_bytes += report.size_bytes
+        self._taken_s = runtime.monotonic_s()
+        self._wanted = False
+        self.failure = ""
+        self._pause_s = _PAUSE_S_MIN
+        container.observer.snapshot_taken(report)
+        return report
+
+    @property
+    def expected_bytes(self) -> int:
+        """What one takes, about."""
+        return self._size_bytes or self._container.current.store.entry_count() * _BYTES_PER_ENTRY
+
+    def due(self) -> bool:
+        """Protocol A8: by slots, whatever is in them; after changes by journal bytes, and by time while the state is small."""
+        current, settings = self._container.current, self._container.settings
+        if self._wanted:
+            return True
+        size_bytes = self.expected_bytes
+        if current.journal.mode == "slot" and current.queue.head.lsn - self._lsn_at_last >= max(
+            settings.tuning.snapshot_slots_min, size_bytes // _BYTES_PER_SLOT
+        ):
+            return True
+        if current.store.head().digest == self._digest_at_last:
+            return False
+        if self._journal_bytes() - self._bytes_at_last > max(settings.tuning.snapshot_bytes_min, size_bytes // 2):
+            return True
+        return size_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._taken_s > _TIMED_SNAPSHOT_S
+
+    def _replayed_much(self) -> bool:
+        """Whether the take-over replayed more than a tenth of what triggers a snapshot (protocol A8)."""
+        current, settings = self._container.current, self._container.settings
+        if current.journal.mode == "slot":
+            return current.report.replayed_records > settings.tuning.snapshot_slots_min / 10
+        return current.report.replayed_bytes > settings.tuning.snapshot_bytes_min / 10
+
+    def _write(self) -> SnapshotReport:
+        container = self._container
+        while True:
+            current = container.current
+            try:
+                try:
+                    return container.service.write_snapshot(current.store, epoch=current.epoch)
+                except Damaged:
+                    current.store.audit()  # what does not add up may be the cache's
+                    raise
+            except CacheDamaged as damage:
+                container.rebuild(damage)
+
 
 _TICK_S: Final = 0.5
 _HEARTBEAT_S: Final = 1.0
@@ -28,12 +158,30 @@ _AUDIT_SHARE: Final = 100
 """Auditing the cache takes at most a hundredth of the time: 2,000,000 rows take about four seconds."""
 
 
-class BackgroundJob(Protocol):
-    """Work in tasks of its own, which the keeper begins and ``close`` ends."""
+class BackgroundJob:
+    """Work in a task of its own, which the keeper begins and ``close`` ends."""
 
-    def tick(self, now_s: float) -> None: ...
-    def stop(self) -> None: ...
-    def join(self, wait_s: float) -> None: ...
+    def __init__(self) -> None:
+        self.stopping: runtime.Event = runtime.event()
+        self._task: runtime.Task | None = None
+
+    def tick(self, now_s: float) -> None:
+        """Called by the keeper now and then: ``begin`` what is due."""
+        raise NotImplementedError
+
+    def begin(self, work: Callable[[], None], name: str) -> None:
+        """Do ``work`` in the task, unless it is at work or stopped."""
+        if not self.stopping.is_set() and (self._task is None or not self._task.is_alive()):
+            self._task = runtime.spawn_if_possible(work, name)
+
+    def stop(self) -> None:
+        """Begin nothing more. Does not wait."""
+        self.stopping.set()
+
+    def join(self, wait_s: float) -> None:
+        """Wait for the end of what is under way, no longer than that."""
+        if self._task is not None:
+            self._task.join(wait_s)
 
 
 class Maintenance:
@@ -42,7 +190,7 @@ class Maintenance:
     def __init__(self, container: OwnedContainer, recovery: Recovery) -> None:
         self._container = container
         self._recovery = recovery
-        self.snapshots: Snapshots = Snapshots(container, recovery.journal_bytes)
+        self.snapshots: Snapshots = Snapshots(container, recovery)
         self.background: list[BackgroundJob] = []
         self.stopping: runtime.Event = runtime.event()
         self._keeper: runtime.Task | None = None

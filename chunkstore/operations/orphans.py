@@ -80,8 +80,11 @@ def judge(view: MetadataView, names: ContainerNames, suspects: list[Suspect], *,
     began below our epoch and has no row has ended, and what it did not attach it never will; of one that began later, an old
     state knows nothing.
     """
-    referenced = _referenced(view, names, {item.identity for item in suspects})
-    return {item.identity: _standing(view, item.identity, referenced, epoch) for item in suspects}
+    wanted = {item.identity for item in suspects}
+    referenced = (
+        {identity for named in _named(view, names) for identity in named if identity in wanted} if wanted else set()
+    )
+    return {identity: _standing(view, identity, referenced, epoch) for identity in wanted}
 
 
 def _standing(view: MetadataView, identity: bytes, referenced: set[bytes], epoch: int) -> Standing:
@@ -94,45 +97,21 @@ def _standing(view: MetadataView, identity: bytes, referenced: set[bytes], epoch
     return "orphan" if own < epoch else "under way"
 
 
-def _referenced(view: MetadataView, names: ContainerNames, wanted: set[bytes]) -> set[bytes]:
-    """Those of ``wanted`` that a row names: its own, a neighbour's, a segment's, a garbage range's, or one that leads to the object."""
-    found: set[bytes] = set()
-    if not wanted:
-        return found
-    for named in _named(view, names):
-        found.update(wanted.intersection(named))
-    return found
-
-
 def _named(view: MetadataView, names: ContainerNames) -> Iterator[tuple[bytes, ...]]:
     """What each row of segments, chunks and garbage names; of a row that cannot be read, its key."""
-    for prefix, read in _READERS:
-        for key, raw in view.scan(prefix, bytes((prefix[0] + 1,))):
+    for kind in (SEGMENT, CHUNK, GARBAGE):
+        for key, raw in view.scan(kind, bytes((kind[0] + 1,))):
             try:
-                yield read(names, key, raw)
+                if kind == SEGMENT:
+                    segment = decode_segment(key, raw)
+                    yield segment.first_chunk, segment.last_chunk
+                elif kind == CHUNK:
+                    yield named_chunks(names, key[1:], decode_chunk(key, raw))
+                else:
+                    garbage = decode_garbage(key, raw)
+                    yield garbage.first, garbage.last
             except Damaged:
                 yield (key[1:],)
-
-
-def _of_chunk(names: ContainerNames, key: bytes, raw: bytes) -> tuple[bytes, ...]:
-    return named_chunks(names, key[1:], decode_chunk("chunk row", raw))
-
-
-def _of_segment(_names: ContainerNames, _key: bytes, raw: bytes) -> tuple[bytes, ...]:
-    segment = decode_segment("segment row", raw)
-    return segment.first_chunk, segment.last_chunk
-
-
-def _of_garbage(_names: ContainerNames, _key: bytes, raw: bytes) -> tuple[bytes, ...]:
-    garbage = decode_garbage("garbage row", raw)
-    return garbage.first, garbage.last
-
-
-_READERS: Final[tuple[tuple[bytes, Callable[[ContainerNames, bytes, bytes], tuple[bytes, ...]]], ...]] = (
-    (SEGMENT, _of_segment),
-    (CHUNK, _of_chunk),
-    (GARBAGE, _of_garbage),
-)
 
 
 def orphan_findings(context: ReadContext, *, epoch: int, found: Callable[[int], None]) -> Iterator[Finding]:

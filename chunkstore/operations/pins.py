@@ -3,7 +3,7 @@
 Promises
 * A pin is a record of its own, and its position is that record: what the metadata say there stays restorable. So nothing that a
   collection has decided to delete is promised: whatever it saw removed was removed below the lsn of a pin it did not see.
-* A pin with ``lasts_ms`` is there for at least as long: its end is a record that a collection makes, by our own clock (``ageing``).
+* A pin with ``lasts_ms`` is there for at least as long: its end is a record that a collection makes, by our own clock (``is_older``).
 * Planned one at a time: each sees what the one before came to.
 """
 
@@ -16,7 +16,7 @@ from chunkstore.errors import Conflict
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.codec import decode_pin
 from chunkstore.metadata.keys import PIN, pin_key
-from chunkstore.metadata.pins import pin_of, scan_pins
+from chunkstore.metadata.retained import pin_of, scan_pins
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.pending import RowRecord

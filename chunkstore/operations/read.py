@@ -121,13 +121,11 @@ class KeptPlans:
         self._position = position
         return rests
 
-    def keep(self, plan: ReadPlan) -> None:
-        """Keep the window of a plan, if it has one."""
-        if plan.window is None:
-            return
-        key = plan.name, plan.offset // WINDOW_BYTES
+    def keep(self, name: str, offset: int, window: Window) -> None:
+        """Keep what was found for a read at ``offset``."""
+        key = name, offset // WINDOW_BYTES
         with self._lock:
-            self._windows[key] = plan.window
+            self._windows[key] = window
             self._windows.move_to_end(key)
             if len(self._windows) > PLANS_MAX:
                 self._windows.popitem(last=False)
@@ -294,7 +292,7 @@ def plan_read(
         slices.append(ReadSlice(names.address(chunk, record), chunk_offset, inside, take, position - offset, borders))
         position += take
         chunk, chunk_offset = record.next, chunk_offset + record.length
-    runs = in_runs(names, extents, remote=context.remote)
+    runs = in_runs(names, extents, remote=context.remote) if extents else ()
     return ReadPlan(name, slices, stop - offset, stop < segment.length, offset, runs)
 
 
@@ -329,7 +327,8 @@ def _plan_fenced(context: ReadContext, asked: Asked, *, again: bool) -> ReadPlan
             # Where every read finds other rows nothing is worth keeping.
             keep = kept.rests(position)
             plan = context.look(lambda view: plan_read(context, view, asked, keep=keep))
-            kept.keep(plan)
+            if plan.window is not None:
+                kept.keep(plan.name, plan.offset, plan.window)
             if plan.runs and context.tail is not None:
                 context.tail.missed()
         if context.tail_only and plan.inside:

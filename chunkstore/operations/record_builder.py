@@ -83,7 +83,9 @@ class BatchWriter:
             if len(self._digests) > _DIGESTS_KEPT:
                 for key in list(self._digests)[: _DIGESTS_KEPT // 2]:
                     del self._digests[key]
-        time_ms = self._label(runtime.monotonic_s())
+        # Never after our own age: a clock set back must not make what is removed now look as if it had been long ago.
+        aged_ms = self._began_ms + int(runtime.monotonic_s() * 1000)
+        self._time_ms = time_ms = max(self._time_ms, runtime.now_ms(), aged_ms)
         first = batch[0]
         headers: Sequence[Op] = first.headers
         merged, garbage = first.rows, first.garbage
@@ -154,7 +156,8 @@ class BatchWriter:
             pieces.append(data)
             lines.append(_make(Line, (segment_id, op.offset, length, crc, joined, state.encoded, op.event)))
         self._lined = True
-        done = self._journal.append_lines(lines, pieces, self._label(now_s))
+        self._time_ms = time_ms = max(self._time_ms, runtime.now_ms(), self._began_ms + int(now_s * 1000))
+        done = self._journal.append_lines(lines, pieces, time_ms)
         put = self._tail.put
         for op in batch:
             put(op.segment_id, op.offset, op.data)
@@ -168,13 +171,6 @@ class BatchWriter:
             else:
                 for count in op.counts:
                     self._backlog.count(count)
-
-    def _label(self, now_s: float) -> int:
-        """The label of time of the next record; ``now_s`` on the monotonic clock."""
-        # Never after our own age: a clock set back must not make what is removed now look as if it had been long ago.
-        aged_ms, now_ms = self._began_ms + int(now_s * 1000), runtime.now_ms()
-        self._time_ms = time_ms = max(self._time_ms, now_ms, aged_ms)
-        return time_ms
 
     def _gather(self, batch: Sequence[PendingOp]) -> tuple[bytes, Container[bytes]]:
         """The bytes of the batch's extents, each in one piece, and their keys, which have no rows yet; where they will be is kept."""

@@ -16,16 +16,15 @@ from chunkstore.changes import NewChunk, Replace
 from chunkstore.errors import Conflict
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.operations.change_set import ChangeSet, commit_changes
-from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.pending import ExistenceCheck
-from chunkstore.operations.written_chunks import (
+from chunkstore.operations.attach import (
     chunks_of_session,
     existence_checked,
     link_chunks,
     require_fresh,
-    require_session,
 )
+from chunkstore.operations.change_set import ChangeSet, commit_changes
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.pending import ExistenceCheck
 from chunkstore.records.names import NO_CHUNK, chunk_epoch, chunk_segment
 from chunkstore.records.segments import CLOSED, ChunkRecord, SegmentRecord
 from chunkstore.sessions import SessionChunk
@@ -137,7 +136,7 @@ def relink(
 def _new_chunks(changes: ChangeSet, segment: SegmentRecord, change: Replace) -> Sequence[NewChunk]:
     """The new chunks, which this epoch may commit. Raises ``Conflict``."""
     if change.session_id is not None:
-        require_session(changes, change.session_id)
+        changes.require_session(change.session_id)
         return chunks_of_session([item for item in change.new if isinstance(item, SessionChunk)])
     new = [item for item in change.new if isinstance(item, NewChunk)]
     for identity, _ in new:

@@ -15,7 +15,6 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.operations.backlog import Arrival
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.written_chunks import require_session
 from chunkstore.records.arguments import check_attributes
 from chunkstore.records.names import NO_CHUNK
 from chunkstore.records.segments import ACTIVE, CLOSED, FLAG_SEALED, AttributeValue, SegmentRecord
@@ -43,7 +42,7 @@ def plan_concat(
         raise SegmentSealed(target_name)
     session_id = staged_session(source_name)
     if session_id is not None:
-        require_session(changes, session_id)
+        changes.require_session(session_id)
     source = changes.segment(source_name, source_id)
     if not source.sealed:
         raise SegmentNotSealed(source_name)

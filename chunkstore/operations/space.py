@@ -33,8 +33,6 @@ _RESERVE_SHARE: Final = 4
 _HYSTERESIS: Final = 20
 _CACHE_SHARE: Final = 16
 """Of the cache's reserve, what even a truncation leaves: a commit whose cache fails after it has an unknown outcome."""
-_DELAY_S_MAX: Final = 0.02
-"""Of one append, when the quota is used up but for nothing; a twentieth in front of it appends are not delayed."""
 
 
 class Room(NamedTuple):
@@ -92,9 +90,6 @@ class SpaceGuard:
         self._admitted_bytes = 0
         """All that was ever admitted."""
         self._low = {"storage": "", "cache": "", "quota": ""}
-        self._looks = 0
-        self._judged = {"storage": 0, "cache": 0}
-        """The newest look that was judged: a thread that was held up since it asked a disk judges no more."""
         self.reason: str = ""
         """Why nothing may be added, in words; empty outside safe mode."""
         self.shed: Callable[[], None] = lambda: None
@@ -114,18 +109,15 @@ class SpaceGuard:
         if adds < 0:
             self.reserve.make_room()
         settings, least = self._settings, self._settings.tuning.cache_free_bytes_min
-        with self._lock:
-            self._looks += 1
-            look = self._looks
         free_bytes = self._storage.free_bytes() if settings.free_bytes_min else None
-        self._judge(look, "storage", free_bytes, settings.free_bytes_min, self.reserve.size_bytes)
+        self._judge("storage", free_bytes, settings.free_bytes_min, self.reserve.size_bytes)
         free_bytes = store.free_bytes()
-        self._judge(look, "cache", free_bytes, least, 0)
+        self._judge("cache", free_bytes, least, 0)
         if free_bytes is not None and free_bytes < least // _CACHE_SHARE:
             raise StorageFull(f"{self._low['cache']}; free some space or move cache_dir", object="cache")
 
     def admit(self, store: MetadataStore, adds: int) -> None:
-        """Let in what adds so many bytes of chunks, near the quota after a short while. Raises ``StorageFull``."""
+        """Let in what adds so many bytes of chunks. Raises ``StorageFull``."""
         with self._lock:
             if adds < self._credit_bytes and not self.reason:
                 self._credit_bytes -= adds
@@ -141,7 +133,10 @@ class SpaceGuard:
             if left_bytes < max(adds, 1):
                 what = f"quota_bytes={quota_bytes} leaves room for {max(left_bytes, 0)} bytes"
                 if left_bytes < soft_bytes:
-                    self._set("quota", what)
+                    with self._lock:
+                        turned = self._note("quota", what)
+                    if turned:
+                        self._observer.safe_mode(self.reason)
                 raise StorageFull(
                     f"{what}, and {adds} are asked for; truncate or delete, then collect, or raise the quota",
                     object="quota",
@@ -151,8 +146,6 @@ class SpaceGuard:
                 self._admitted_bytes += adds
                 if quota_bytes == self._quota_bytes:
                     self._credit_bytes = max(0, left_bytes - soft_bytes - (self._admitted_bytes - before_bytes))
-            if not self.reason and adds > 0 and left_bytes < soft_bytes:
-                runtime.sleep_s(_DELAY_S_MAX * (1 - left_bytes / soft_bytes))
         self.refuse()
 
     def leave_room(self, size_bytes: int, *, background: bool) -> None:
@@ -213,26 +206,17 @@ class SpaceGuard:
             self.tend(store)
         return Room(self._quota_bytes or None, self._storage.free_bytes(), bool(self.reason))
 
-    def _judge(self, look: int, disk: str, free_bytes: int | None, least: int, reserve_bytes: int) -> None:
+    def _judge(self, disk: str, free_bytes: int | None, least: int, reserve_bytes: int) -> None:
+        mark = least + least // _HYSTERESIS + reserve_bytes if self._low[disk] else least
+        reason = ""
+        if free_bytes is not None and free_bytes < mark:
+            name = "free_bytes_min" if disk == "storage" else "cache_free_bytes_min"
+            fewer = f"fewer than {name}={least}"
+            if free_bytes >= least:
+                fewer = f"fewer than the {mark} that end it ({name}={least})"
+            reason = f"the {disk} disk has {free_bytes} bytes left, {fewer}"
         with self._lock:
-            if look < self._judged[disk]:
-                return
-            self._judged[disk] = look
-            reason = ""
-            mark = least + least // _HYSTERESIS + reserve_bytes if self._low[disk] else least
-            if free_bytes is not None and free_bytes < mark:
-                name = "free_bytes_min" if disk == "storage" else "cache_free_bytes_min"
-                fewer = f"fewer than {name}={least}"
-                if free_bytes >= least:
-                    fewer = f"fewer than the {mark} that end it ({name}={least})"
-                reason = f"the {disk} disk has {free_bytes} bytes left, {fewer}"
             turned = self._note(disk, reason)
-        if turned:
-            self._observer.safe_mode(self.reason)
-
-    def _set(self, what: str, reason: str) -> None:
-        with self._lock:
-            turned = self._note(what, reason)
         if turned:
             self._observer.safe_mode(self.reason)
 

@@ -24,17 +24,18 @@ from chunkstore.copy_ranges import write_chunk
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Conflict, Damaged, SegmentNotFound, StorageFull
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_segment
-from chunkstore.metadata.inline_index import inline_chunks, inline_runs, runs_of, size_of_extents
 from chunkstore.metadata.keys import SEGMENT, chunk_key
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.retained import inline_chunks, inline_runs, runs_of, size_of_extents
 from chunkstore.operations.append_plan import grow_chunk
+from chunkstore.operations.attach import deleted_unless_committed
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.operations.maintenance import BackgroundJob
 from chunkstore.operations.owned_epoch import BUSY, OwnedEpoch, decode_found_chunk
 from chunkstore.operations.read import find_segment
 from chunkstore.operations.read_slices import Extent, in_runs, read_run
 from chunkstore.operations.replace import find_run, relink
-from chunkstore.operations.written_chunks import deleted_unless_committed
 from chunkstore.records.blocks import ChunkSum
 from chunkstore.records.chunks import filled
 from chunkstore.records.names import NO_CHUNK, ContainerNames, chunk_segment, journal_position
@@ -232,10 +233,11 @@ def _plan(owned: OwnedEpoch, run: _Run, identity: bytes, total: ChunkSum, change
     changes.restructure(segment.id)
 
 
-class Spiller:
+class Spiller(BackgroundJob):
     """When to spill. One per container; the keeper calls ``tick``."""
 
     def __init__(self, container: OwnedContainer) -> None:
+        super().__init__()
         tuning, remote = container.settings.tuning, container.remote
         self._container = container
         self._backlog = container.backlog
@@ -245,26 +247,13 @@ class Spiller:
             self._age_s = 0.0  # it was switched off: what is left goes at once
         self._rows_max = tuning.inline_rows_max
         self._memory_bytes = container.tail.room_bytes or _NO_MEMORY
-        self._task: runtime.Task | None = None
-        self._stopped = False
         self._knows_all = False
         self._not_before_s = 0.0
 
     def tick(self, now_s: float) -> None:
         """Begin the task where something is due. Raises nothing of ours."""
-        if self._stopped or now_s < self._not_before_s or (self._task is not None and self._task.is_alive()):
-            return
-        if not self._knows_all or self._due(now_s):
-            self._task = runtime.spawn_if_possible(self._run, "chunkstore-spiller")
-
-    def stop(self) -> None:
-        """Begin nothing more."""
-        self._stopped = True
-
-    def join(self, wait_s: float) -> None:
-        """Wait for what is under way."""
-        if self._task is not None:
-            self._task.join(wait_s)
+        if now_s >= self._not_before_s and (not self._knows_all or self._due(now_s)):
+            self.begin(self._run, "chunkstore-spiller")
 
     def spill_all(self, name: str, *, background: bool = False) -> None:
         """Spill all that a segment has now, in the caller's thread: what comes meanwhile may stay. Raises as ``spill``, and after all else
@@ -350,7 +339,7 @@ class Spiller:
                     self._backlog.came(name, size_bytes, extents)
                 self._knows_all = True
             for name in self._due(runtime.monotonic_s()):
-                if self._stopped or container.closed or container.fence.error is not None:
+                if self.stopping.is_set() or container.closed or container.fence.error is not None:
                     return
                 try:
                     with suppress(SegmentNotFound):

@@ -16,6 +16,7 @@ from chunkstore import runtime
 from chunkstore.asks import Answer, Ask, AskBox, AskCommit, AskJob, Event, Result
 from chunkstore.errors import Closed, Damaged, DeadlineExceeded, NotOwner, OutcomeUnknown, Unsupported
 from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.operations.maintenance import BackgroundJob
 
 __all__ = ["Asked"]
 
@@ -30,17 +31,14 @@ _ROUND: Final = 256
 _LATE_MS: Final = 60_000
 
 
-class Asked:
-    """One per container; ``maintenance.BackgroundJob``. ``run``: of the store. ``stopping``: the keeper's."""
+class Asked(BackgroundJob):
+    """One per container. ``run``: of the store."""
 
-    def __init__(
-        self, container: OwnedContainer, box: AskBox, run: Callable[[Ask], Result], stopping: runtime.Event
-    ) -> None:
+    def __init__(self, container: OwnedContainer, box: AskBox, run: Callable[[Ask], Result]) -> None:
+        super().__init__()
         self._container = container
         self._box = box
         self._run = run
-        self._stopping = stopping
-        self._task: runtime.Task | None = None
         self._job: runtime.Task | None = None
         self._job_token = ""
         self._one = runtime.lock()
@@ -57,14 +55,10 @@ class Asked:
 
     def tick(self, now_s: float) -> None:
         """Called by the keeper: begin looking, once."""
-        if self._container.settings.tuning.ask_s != 0 and not self._stopping.is_set() and not _is_alive(self._task):
-            self._task = runtime.spawn_if_possible(self._work, "chunkstore-asked")
-
-    def stop(self) -> None:
-        """The keeper's event says it."""
+        if self._container.settings.tuning.ask_s != 0:
+            self.begin(self._work, "chunkstore-asked")
 
     def join(self, wait_s: float) -> None:
-        """Wait for the end of what is under way, no longer than that."""
         end_s = runtime.monotonic_s() + wait_s
         for task in (self._task, self._job):
             if task is not None:
@@ -72,7 +66,7 @@ class Asked:
 
     def _work(self) -> None:
         with closing(runtime.pool("chunkstore-ask", _AT_ONCE)) as pool:
-            while not self._stopping.wait(self._next_s()) and self._container.fence.error is None:
+            while not self.stopping.wait(self._next_s()) and self._container.fence.error is None:
                 self._failed = False
                 self._guarded(partial(self._look, pool))
 
@@ -119,7 +113,7 @@ class Asked:
 
     def _serve(self, token: str) -> None:
         container = self._container
-        if self._stopping.is_set():
+        if self.stopping.is_set():
             return
         try:
             with container.bounded(container.deadline()):

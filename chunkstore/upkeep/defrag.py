@@ -25,13 +25,13 @@ from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument,
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.reserved import find_borders
+from chunkstore.operations.attach import deleted_unless_committed
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import info_of, list_segments
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.read_slices import SliceReader
 from chunkstore.operations.replace import replace
-from chunkstore.operations.written_chunks import deleted_unless_committed
 from chunkstore.records.arguments import SegmentRef, resolve
 from chunkstore.records.blocks import Borders, Piece, known_pieces, merged_borders
 from chunkstore.records.layout import ReadSlice

@@ -12,8 +12,8 @@ from chunkstore import runtime
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE
-from chunkstore.metadata.pins import scan_pins
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.retained import scan_pins
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.records.segments import PinRecord
 

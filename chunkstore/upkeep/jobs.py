@@ -16,7 +16,7 @@ from chunkstore import runtime
 from chunkstore.config import DefragPolicy, Settings
 from chunkstore.errors import Damaged, SegmentNotFound
 from chunkstore.journal import OpCode
-from chunkstore.metadata.pins import pinned_lsn
+from chunkstore.metadata.retained import pinned_lsn
 from chunkstore.operations.collect import Collection, collect, collect_journal
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import list_segments

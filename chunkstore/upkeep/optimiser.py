@@ -17,6 +17,7 @@ from chunkstore import runtime
 from chunkstore.config import OptimiserPolicy
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, NotOwner
 from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.operations.maintenance import BackgroundJob
 from chunkstore.records.arguments import check_flags
 from chunkstore.upkeep.jobs import Job, Step
 
@@ -119,10 +120,11 @@ class _Entry:
         )
 
 
-class StorageOptimiser:
+class StorageOptimiser(BackgroundJob):
     """See the module; ``store.optimiser``. Thread-safe. ``jobs``: each with the seconds between its passes, 0 for none by itself."""
 
     def __init__(self, container: OwnedContainer, policy: OptimiserPolicy, jobs: Sequence[tuple[Job, float]]) -> None:
+        super().__init__()
         self._container = container
         self._policy = policy
         now_s = runtime.monotonic_s()
@@ -131,10 +133,8 @@ class StorageOptimiser:
         """Held during a step."""
         self._running: str | None = None
         self._paused = False
-        self._stopping = runtime.event()
         self._paid_s = now_s
         """When what was spent is paid for."""
-        self._task: runtime.Task | None = None
 
     def pause(self) -> None:
         """Begin no further step until ``resume``; one that is under way ends within its deadline. Raises nothing. Retry: safe."""
@@ -181,7 +181,7 @@ class StorageOptimiser:
             while more:
                 self._container.check_owner()
                 if dry_run:
-                    step = Step(math.inf, self._stopping.is_set, dry_run=True)
+                    step = Step(math.inf, self.stopping.is_set, dry_run=True)
                     more = entry.job.step(step)
                     done[name] = (step.requests, step.moved_bytes, step.freed_bytes)
                     continue
@@ -200,24 +200,13 @@ class StorageOptimiser:
 
     def tick(self, now_s: float) -> None:
         """Called by the keeper: begin working if anything is due. Asks nothing of clocks or of the storage unless it is."""
-        if self._paused or self._stopping.is_set() or all(now_s < entry.due_s(now_s) for entry in self._entries):
-            return
-        if self._task is None or not self._task.is_alive():
-            self._task = runtime.spawn_if_possible(self._work, "chunkstore-optimiser")
-
-    def stop(self) -> None:
-        """Begin nothing more. Does not wait."""
-        self._stopping.set()
-
-    def join(self, wait_s: float) -> None:
-        """Wait for the end of a step that is under way, no longer than that."""
-        if self._task is not None:
-            self._task.join(wait_s)
+        if not self._paused and any(now_s >= entry.due_s(now_s) for entry in self._entries):
+            self.begin(self._work, "chunkstore-optimiser")
 
     def _work(self) -> None:
         while True:
             self._wait_turn()
-            if self._paused or self._stopping.is_set():
+            if self._paused or self.stopping.is_set():
                 return
             with self._lock:
                 now_s = runtime.monotonic_s()
@@ -231,15 +220,15 @@ class StorageOptimiser:
     def _wait_turn(self) -> None:
         """Until what was spent is paid for, and no commits are queued, for some seconds at most."""
         if (owed_s := self._paid_s - runtime.monotonic_s()) > 0:
-            self._stopping.wait(owed_s)
+            self.stopping.wait(owed_s)
         end_s = runtime.monotonic_s() + _STAND_BACK_S_MAX
         while not self._container.current.queue.idle and runtime.monotonic_s() < end_s:
-            if self._stopping.wait(_LOOK_S):
+            if self.stopping.wait(_LOOK_S):
                 return
 
     def _step(self, entry: _Entry) -> tuple[bool, ChunkstoreError | None]:
         """One step, with the lock held; whether the pass goes on, and why the step failed."""
-        step = Step(runtime.monotonic_s() + self._policy.step_deadline_s, self._stopping.is_set)
+        step = Step(runtime.monotonic_s() + self._policy.step_deadline_s, self.stopping.is_set)
         self._running = entry.job.name
         more, error = True, None
         try:

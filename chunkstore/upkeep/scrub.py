@@ -26,6 +26,7 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import SCRUB_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.reserved import BEGINNING, ScrubMark, ScrubPosition, encode_mark, find_borders, find_mark
+from chunkstore.operations.attach import deleted_unless_committed
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.check import Fault, chunk_faults, is_still_wanted, of_error
 from chunkstore.operations.container import OwnedContainer
@@ -34,7 +35,6 @@ from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.read_slices import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
 from chunkstore.operations.replace import replace
 from chunkstore.operations.tables import plan_put_row
-from chunkstore.operations.written_chunks import deleted_unless_committed
 from chunkstore.records.blocks import Borders
 from chunkstore.records.invariants import Finding, of_bytes
 from chunkstore.records.names import Address, ContainerNames

@@ -23,8 +23,8 @@ from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damag
 from chunkstore.metadata.codec import decode_garbage, decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import GARBAGE, SEGMENT
-from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.retained import pinned_lsn
 from chunkstore.operations.check import check
 from chunkstore.operations.collect import delete_objects
 from chunkstore.operations.container import OwnedContainer

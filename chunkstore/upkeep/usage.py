@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.metadata.inline_index import all_extents, inline_chunks, oldest_inline_record, size_of_extents
 from chunkstore.metadata.port import MetadataView, Totals
+from chunkstore.metadata.retained import all_extents, inline_chunks, oldest_inline_record, size_of_extents
 from chunkstore.operations.space import Room
 from chunkstore.records.segments import SegmentRecord, Usage
 

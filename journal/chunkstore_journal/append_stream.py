@@ -1,9 +1,7 @@
 """APPEND streams: records in one file, write-then-check as the fence (protocol 3.4 T3, 3.5 C1 to C4, P5, P6, A15).
 
 Promises: a record is acknowledged only after it was durable *and* the next epoch was seen unclaimed after that, in the tree
-where our own claim is (P10); so a successor that claims, reads the tail and records where it ends cannot miss an
-acknowledged record.
-Leaves out: a second file in the same epoch; every error ends the stream (protocol 3.9).
+where our own claim is (P10): a successor that claims, reads the tail and records its end cannot miss an acknowledged record.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from chunkstore_journal.history import Opened, Streams, position_after
 from chunkstore_journal.record import MAGIC, LogReader, Record, decode_record, encode_record, peek_length
 from chunkstore_journal.stream import OwnedStream, unavailable
 
-__all__ = ["AppendStream", "is_suspect", "judge_tail", "last_record", "read_tail"]
+__all__ = ["AppendStream", "is_suspect", "last_record", "read_tail"]
 
 _WINDOW_BYTES = 64 * KIB
 
@@ -72,10 +70,9 @@ class AppendStream(OwnedStream):
 def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synced_hash: bytes) -> ClosedStream:
     """T3: how the stream's file ends, made durable. Must run after our claim (P5: claim before reading the tail).
 
-    ``known`` is a point of the stream that certainly is in the file (``Streams.holds``); reading starts there. The last record
-    is not covered by a commit mark, so it is embedded in our OPEN and the cut is in front of it (A15): also where it is the
-    one that ``known`` ends with, for that may be what a replica has seen, and synced in vain after a sync of the owner's that
-    failed. ``synced_hash``: of the last record of which the owner itself has reported that its sync succeeded; empty: of none.
+    ``known``: a point of the stream that certainly is in the file; reading starts there. No commit mark covers the last record, so our OPEN
+    embeds it and the cut is in front of it (A15): also where ``known`` ends with it, for a replica may have seen it, synced in vain after a
+    sync of the owner's that failed. ``synced_hash``: of the last record whose sync the owner itself has reported; empty: of none.
 
     Raises: ``Damaged`` when invalid bytes are followed by a record (damage, not a torn write), or records do not chain.
     """
@@ -88,7 +85,7 @@ def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synce
     try:
         for record in reader:
             before, last = last, position_after(record, last, object=name, end=reader.offset)
-        tail_cut = judge_tail(streams, opened, last, reader.tail_bytes if reader.ended == "tail" else 0, reader.reason)
+        tail_cut = _judge_tail(streams, opened.header.token, last, reader)
         # P6: what was read may exist in the page cache only. OPEN must not point at bytes a power cut can take away.
         storage.harden(name)
         if record is None and start.index > 1 and start.hash != synced_hash:
@@ -104,16 +101,14 @@ def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synce
     return ClosedStream(before, record, encode_record(record.header, record.payload)[0], tail_cut)
 
 
-def is_suspect(streams: Streams, opened: Opened, last: Position, reader: LogReader, suspected: int | None) -> bool:
-    """For readers next to an owner that may be alive: whether to read on, because a record seems to lie after broken bytes.
+def is_suspect(streams: Streams, token: bytes | None, last: Position, reader: LogReader, suspected: int | None) -> bool:
+    """Whether a reader next to an owner that may be alive reads on: a record seems to follow bytes that may be whole by now.
 
-    What was half a record a moment ago may be whole, and have another one after it, by now. ``suspected``: the index at
-    which this was asked before; damage that is still there is damage.
-
-    Raises: ``Damaged``.
+    ``suspected``: the index at which this was asked before; damage that is still there is damage. ``token``: of the stream; None: unknown.
+    Raises ``Damaged``.
     """
     try:
-        judge_tail(streams, opened, last, reader.tail_bytes, reader.reason)
+        _judge_tail(streams, token, last, reader)
     except Damaged:
         if suspected == last.index:
             raise
@@ -121,26 +116,22 @@ def is_suspect(streams: Streams, opened: Opened, last: Position, reader: LogRead
     return False
 
 
-def judge_tail(streams: Streams, opened: Opened, last: Position, tail_bytes: int, reason: str) -> TailCut | None:
-    """What a torn write left behind ``last``. Raises ``Damaged`` when a record follows it (protocol 3.2, A4)."""
-    if not tail_bytes:
+def _judge_tail(streams: Streams, token: bytes | None, last: Position, reader: LogReader) -> TailCut | None:
+    """What a torn write left after ``last``. Raises ``Damaged`` when a record follows it (protocol 3.2, A4)."""
+    if reader.ended != "tail":
         return None
-    reader = streams.log_reader(opened.epoch, last.end)
-    later = reader.find_record_after(last.end, lsn=last.lsn, token=opened.header.token, moved=True)
+    later = streams.log_reader(last.epoch, last.end).find_record_after(last.end, lsn=last.lsn, token=token, moved=True)
     if later is not None:
         raise Damaged(
-            f"{reason}, but the record with lsn {later[1].lsn} is intact after it: this is damage, not a torn write",
-            object=streams.names.log(opened.epoch),
+            f"{reader.reason}, but the record with lsn {later[1].lsn} is intact after it: this is damage, not a torn write",
+            object=streams.names.log(last.epoch),
             position=last.end,
         )
-    return TailCut(tail_bytes, last.lsn)
+    return TailCut(reader.tail_bytes, last.lsn)
 
 
 def last_record(streams: Streams, end: Position) -> Record | None:
-    """The record that ends where the log is cut: looked for backwards, in windows that grow.
-
-    Raises ``ChunkNotFound``, and what the storage raises.
-    """
+    """The record that ends where the log is cut: looked for backwards. Raises ``ChunkNotFound``, and what the storage raises."""
     name = streams.names.log(end.epoch)
     window = _WINDOW_BYTES
     while True:

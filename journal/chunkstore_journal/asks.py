@@ -1,8 +1,7 @@
-"""Requests to the owner, their answers and the bell: stored bytes, and where they are stored (protocol 3.19; FORMAT.md, section 5).
+"""Requests to the owner, their answers and the bell, as stored (protocol 3.19; FORMAT.md, section 5).
 
-Promises: a request or answer is one frame, at most ``REQUEST_BYTES_MAX`` long. Data classes are stored field by field, and read as the
-types of their fields say: decoding accepts nothing else, whatever the bytes are, and checks a request's arguments as making one does.
-Leaves out: what requests mean (``chunkstore.asks``).
+Promises: a request or answer is one frame, at most ``REQUEST_BYTES_MAX`` long. Data classes are stored field by field and read as the types
+of their fields say: decoding accepts nothing else. Leaves out: what requests mean (``chunkstore.asks``).
 """
 
 from __future__ import annotations
@@ -69,17 +68,13 @@ _FIELDS: Final[Mapping[int, tuple[Any, ...]]] = {
 
 
 def encode_request(request: Request, container: bytes) -> bytes:
-    """A request's bytes; ``container``: the uuid of that whose owner is asked.
-
-    Raises ``InvalidArgument`` for what ``decode_request`` would refuse, and for one that is too long."""
+    """A request's bytes; ``container``: the uuid of that whose owner is asked. Raises ``InvalidArgument``: unreadable, or too long."""
     check_ask(request.ask)
     return _encode(_REQUEST, (container, *request))
 
 
 def decode_request(data: bytes, container: bytes, *, object: str) -> Request:
-    """A request to the owner of ``container``.
-
-    Raises ``Damaged``, also for another container's, and ``Unsupported`` for one of a version or kind that this program does not know."""
+    """A request to the owner of ``container``. Raises ``Damaged``, also for another's, and ``Unsupported`` (unknown version or kind)."""
     try:
         found, *request = _decode(_REQUEST, data, object)
         check_ask(request[0])
@@ -278,7 +273,5 @@ class StoredAsks(AskBox):
         self._storage.put(self._names.answer(token), encode_answer(answer))
 
     def _delete(self, name: str) -> None:
-        try:
+        with suppress(ChunkNotFound):
             self._storage.delete(name)
-        except ChunkNotFound:
-            return

@@ -15,9 +15,9 @@ from chunkstore import runtime
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
 from chunkstore.journal import LeaseInfo, RecordKind
 from chunkstore.metadata.codec import decode_extent
-from chunkstore.metadata.inline_index import all_extents
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataView, Position
+from chunkstore.metadata.retained import all_extents
 from chunkstore.records.arguments import moment_text
 from chunkstore.records.invariants import CUTS, FUTURE_MS, PINNED, Finding
 from chunkstore.records.names import ContainerNames, parse_place
@@ -26,10 +26,10 @@ from chunkstore_journal.ends import contradicts, missing
 from chunkstore_journal.history import Leg, Opened, Sealed, Streams, open_streams
 from chunkstore_journal.inspect import read_claim
 from chunkstore_journal.lease import read_lease
-from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.record import Record
 from chunkstore_journal.replay_check import check_replay
-from chunkstore_journal.snapshot import StoredSnapshot, list_snapshots, verify_snapshot
+from chunkstore_journal.snapshot import StoredSnapshot, list_snapshots
+from chunkstore_journal.snapshot_reader import verify_snapshot
 from chunkstore_journal.walk import (
     collected_max,
     find_last_claim,
@@ -37,8 +37,8 @@ from chunkstore_journal.walk import (
     has_beginning,
     legs_of_history,
     named_snapshots,
-    newest_opened,
     stored_records,
+    visible_end,
 )
 
 __all__ = ["check_journal", "check_pinned", "journal_findings"]
@@ -118,16 +118,17 @@ def check_journal(streams: Streams, head: Head | None = None, memory: Head | Non
         if slot0[epoch] is None and epoch < top:
             yield _warning(2, names.slot(epoch, 0), f"epoch {epoch} is neither opened nor void yet")
     yield from _check_claims(streams, slot0, top)
-    newest = max((epoch for epoch, found in slot0.items() if isinstance(found, Opened)), default=0)
-    if lease is not None and lease.epoch > newest:
-        yield _damage(5, names.lease, f"it names epoch {lease.epoch} as opened, but the newest is {newest}")
+    newest = next((found for found in reversed(slot0.values()) if isinstance(found, Opened)), None)
+    last = 0 if newest is None else newest.epoch
+    if lease is not None and lease.epoch > last:
+        yield _damage(5, names.lease, f"it names epoch {lease.epoch} as opened, but the newest is {last}")
     heads = {what: seen for what, seen in ((_CACHE, head), (_MEMORY, memory)) if seen is not None}
     for what, seen in heads.items():
         if seen.position.epoch > top:
             yield _damage(12, what, f"it is in epoch {seen.position.epoch}, but only {top} is claimed")
-    if not newest:
+    if newest is None:
         return
-    yield from _check_opens(streams, slot0, newest)
+    yield from _check_opens(streams, slot0, newest.epoch)
     yield from _check_records(streams, newest, heads, lease)
     yield from _check_snapshots(streams, newest)
 
@@ -213,14 +214,14 @@ class _Walk:
 
 
 def _check_records(
-    streams: Streams, newest: int, heads: Mapping[str, Head], lease: LeaseInfo | None
+    streams: Streams, newest: Opened, heads: Mapping[str, Head], lease: LeaseInfo | None
 ) -> Iterator[Finding]:
     """Invariants 4 to 6, 12 and 30: indexes, ends, lsns, hashes and labels of time over everything that is still stored."""
     gone_max = collected_max(streams, newest)
     walk = _Walk(heads, lease)
     end = GENESIS
     try:
-        for leg in legs_of_history(streams, newest):
+        for leg in legs_of_history(streams, newest.epoch):
             opened = leg.opened
             before = opened.before_embedded
             if opened.founded_on is not None:
@@ -257,7 +258,7 @@ def _listed_snapshot(streams: Streams, lsn_max: int | None = None) -> StoredSnap
     return None
 
 
-def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
+def _check_snapshots(streams: Streams, newest: Opened) -> Iterator[Finding]:
     """Invariant 11: the snapshots that are named can be read, and history is reachable from one of them or its beginning."""
     usable = 0
     for link in named_snapshots(streams, newest):
@@ -270,7 +271,7 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
             holds = streams.holds(link.position) if link.index else None
             if holds is False:
                 yield _damage(11, link.name, f"lsn {link.lsn} of history has another hash")
-            elif holds is None and _is_beyond(streams, link):
+            elif holds is None and not streams.passes(visible_end(streams, newest), link.epoch, link.lsn):
                 yield _damage(11, link.name, f"it is at lsn {link.lsn}, after its epoch's end in history")
         except ChunkNotFound:
             yield _warning(11, link.name, "a named snapshot is missing")
@@ -289,16 +290,6 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
         yield _warning(11, listed.name, "no snapshot is named, and only a list shows this one; write another")
 
 
-def _is_beyond(streams: Streams, link: SnapshotLink) -> bool:
-    """Whether a snapshot follows the point where history leaves the snapshot's stream."""
-    legs = [*legs_of_history(streams, find_last_claim(streams))]
-    for leg, following in zip(legs, [*legs[1:], None], strict=True):
-        if leg.opened.epoch == link.epoch:
-            adopted = following.opened.before_open if following is not None else None
-            return link.index > leg.end.index and (adopted is None or (link.lsn, link.hash) != adopted[:2])
-    return False
-
-
 def check_pinned(streams: Streams, lsn: int) -> Iterator[Finding]:
     """Invariant 39, of the pin at ``lsn``, the lowest of all: a snapshot at or below it that can be read, or the beginning, and every
     record from there up to the pin. Raises ``StorageUnavailable``."""
@@ -311,7 +302,7 @@ def check_pinned(streams: Streams, lsn: int) -> Iterator[Finding]:
             yield _damage(PINNED, streams.names.snapshot_prefix(), text)
             return
         start = 0 if snapshot is None else snapshot.lsn
-        for leg in legs_of_history(streams, newest_opened(streams)):
+        for leg in legs_of_history(streams, find_last_claim(streams)):
             if (
                 leg.end.lsn > start
                 and leg.opened.header.lsn <= lsn

@@ -3,16 +3,15 @@
 Promises: a claim is a put-if-absent of the next name of a dense sequence that is never deleted, so an epoch has one
 owner token for ever. When ``decide_below`` returns P, stream P is OPEN and every stream between P and us is void, so
 that no later OPEN can insert itself. LIST is never asked.
-Leaves out: ending stream P, and opening ours (``takeover``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from chunkstore import runtime
-from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, NotOwner, StorageUnavailable
 from chunkstore.journal import RecordKind, TailCut
 from chunkstore.metadata.port import Position
@@ -30,7 +29,7 @@ from chunkstore_journal.objects import (
 )
 from chunkstore_journal.payloads import SealPayload, encode_seal
 from chunkstore_journal.record import Record, RecordHeader, encode_record
-from chunkstore_journal.slots import Mine, Undecided, put_decided, race_backoff, read_if_present
+from chunkstore_journal.slots import put_decided, race_backoff, read_hint
 
 __all__ = [
     "ClaimAttempt",
@@ -40,10 +39,9 @@ __all__ = [
     "decide_below",
     "encode_seal_record",
     "find_top",
-    "identify",
-    "is_seen",
     "moved",
     "new_attempt",
+    "next_below",
     "read_latest",
     "read_voided",
 ]
@@ -96,19 +94,10 @@ def moved(storage: ChunkStorage, names: ContainerNames, epoch: int) -> StorageUn
     )
 
 
-def is_seen(storage: ChunkStorage, name: str, identity: bytes) -> bool:
-    """Whether the claim under ``name`` is the very object that ``identity`` was taken of, so that we look at the tree that
-    it was made in. Raises ``StorageUnavailable``."""
-    try:
-        return storage.identity(name) == identity
-    except ChunkNotFound:
-        return False
+def _identify(storage: ChunkStorage, names: ContainerNames, attempt: ClaimAttempt) -> None:
+    """Remember our claim as the object that it is. Raises ``StorageUnavailable``.
 
-
-def identify(storage: ChunkStorage, names: ContainerNames, attempt: ClaimAttempt) -> None:
-    """Remember our claim as the object that it is, right after it was decided. Raises ``StorageUnavailable``.
-
-    Should another tree lie there already, with a claim of this epoch: it has an OPEN, too, and ours will be refused.
+    Should another tree be there already, with a claim of this epoch: it has an OPEN, too, and ours will be refused.
     """
     try:
         attempt.identity = storage.identity(names.epoch(attempt.epoch))
@@ -117,21 +106,13 @@ def identify(storage: ChunkStorage, names: ContainerNames, attempt: ClaimAttempt
 
 
 def read_latest(storage: ChunkStorage, names: ContainerNames) -> LatestHint | None:
-    """The LATEST hint; None when there is none or it is unreadable (a hint proves nothing either way)."""
-    try:
-        data = read_if_present(storage, names.latest, size_max=LIMITS.small_object_bytes_max)
-        return None if data is None else decode_latest(data, object=names.latest)
-    except Damaged:
-        return None
+    """The LATEST hint."""
+    return read_hint(storage, names.latest, decode_latest)
 
 
 def read_voided(storage: ChunkStorage, names: ContainerNames) -> VoidedHint | None:
-    """The VOIDED hint; None when there is none or it is unreadable."""
-    try:
-        data = read_if_present(storage, names.voided, size_max=LIMITS.small_object_bytes_max)
-        return None if data is None else decode_voided(data, object=names.voided)
-    except Damaged:
-        return None
+    """The VOIDED hint."""
+    return read_hint(storage, names.voided, decode_voided)
 
 
 def find_top(storage: ChunkStorage, names: ContainerNames, hint: int) -> int:
@@ -144,7 +125,7 @@ def find_top(storage: ChunkStorage, names: ContainerNames, hint: int) -> int:
 def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadline_s: float) -> ClaimAttempt:
     """T1 for an opener: claim ``top + 1``, climbing past faster claimants.
 
-    Raises: ``StorageFull``, ``StorageUnavailable`` (the claim may still land; then it stays unused and is voided).
+    Raises: ``StorageFull``, ``StorageUnavailable``, ``Undecided`` (the claim may still land; then it stays unused and is voided).
     """
     backoff = race_backoff(deadline_s)
     epoch = top + 1
@@ -153,12 +134,8 @@ def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadli
             # P6: the maker of the claim below may have died before it was durable; the sequence must survive without holes.
             storage.harden(names.epoch(epoch - 1))
         attempt = new_attempt(epoch)
-        try:
-            decision = put_decided(storage, names.epoch(epoch), attempt.data, deadline_s=deadline_s)
-        except Undecided as undecided:
-            raise undecided.error.copy() from undecided
-        if isinstance(decision, Mine):
-            identify(storage, names, attempt)
+        if put_decided(storage, names.epoch(epoch), attempt.data, deadline_s=deadline_s) == attempt.data:
+            _identify(storage, names, attempt)
             return attempt
         # Another process claims at the same time: duels cost only time, and the pause ends them.
         if not backoff.pause():
@@ -169,15 +146,11 @@ def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadli
 def claim_own_next(storage: ChunkStorage, names: ContainerNames, attempt: ClaimAttempt, *, deadline_s: float) -> None:
     """T1 for a self-take-over: this epoch or none (A1). A foreign claim is never climbed over.
 
-    Raises: ``NotOwner``, ``StorageFull``, ``StorageUnavailable`` (ask again with the same attempt).
+    Raises: ``NotOwner``, ``StorageFull``, ``StorageUnavailable``, ``Undecided`` (ask again with the same attempt).
     """
-    try:
-        decision = put_decided(storage, names.epoch(attempt.epoch), attempt.data, deadline_s=deadline_s)
-    except Undecided as undecided:
-        raise undecided.error.copy() from undecided
-    if not isinstance(decision, Mine):
+    if put_decided(storage, names.epoch(attempt.epoch), attempt.data, deadline_s=deadline_s) != attempt.data:
         raise NotOwner(epoch=attempt.epoch - 1, owner=attempt.epoch)
-    identify(storage, names, attempt)
+    _identify(storage, names, attempt)
 
 
 def encode_seal_record(streams: Streams, attempt: ClaimAttempt, epoch: int, index: int) -> bytes:
@@ -200,9 +173,7 @@ def decide_below(
 ) -> int:
     """T2: the newest opened epoch below ours (0: none). Voids what is undecided; leaves the hint for the next claimant.
 
-    ``check_opened`` is asked before an epoch is voided, and raises if it was ever seen open.
-
-    Raises: ``Damaged``, ``StorageFull``, ``Undecided``.
+    ``check_opened`` is asked before an epoch is voided; it raises if it was seen open. Raises ``Damaged``, ``StorageFull``, ``Undecided``.
     """
     storage, names = streams.storage, streams.names
     epoch = attempt.epoch - 1
@@ -212,16 +183,16 @@ def decide_below(
             check_opened(epoch)
             _require_never_opened(streams, epoch)
             data = encode_seal_record(streams, attempt, epoch, 0)
-            decision = put_decided(storage, names.slot(epoch, 0), data, deadline_s=deadline_s)
-            found = streams.decode_slot0(epoch, data if isinstance(decision, Mine) else decision.data)
+            found = streams.decode_slot0(epoch, put_decided(storage, names.slot(epoch, 0), data, deadline_s=deadline_s))
         else:
             # P6: we are about to rely on an OPEN or a void that another process wrote, so it must survive a power cut.
             storage.harden(names.slot(epoch, 0))
         if isinstance(found, Opened):
             break
-        epoch = _jump(streams, epoch, hint)
+        epoch = next_below(streams, epoch, hint)
     if epoch < attempt.epoch - 1:
-        _leave_hint(storage, names, VoidedHint(epoch, attempt.epoch))
+        with suppress(ChunkstoreError):  # a hint: without it the next claimant walks
+            storage.put(names.voided, encode_voided(VoidedHint(epoch, attempt.epoch)))
     return epoch
 
 
@@ -243,17 +214,10 @@ def _require_never_opened(streams: Streams, epoch: int) -> None:
         )
 
 
-def _jump(streams: Streams, epoch: int, hint: VoidedHint | None) -> int:
+def next_below(streams: Streams, epoch: int, hint: VoidedHint | None) -> int:
     """The next epoch to look at below the void ``epoch``. The hint's facts are permanent: any copy is true for ever."""
     if hint is None or not hint.previous_epoch < epoch <= hint.epoch:
         return epoch - 1
     if hint.previous_epoch and not isinstance(streams.slot0(hint.previous_epoch), Opened):
         return epoch - 1
     return hint.previous_epoch
-
-
-def _leave_hint(storage: ChunkStorage, names: ContainerNames, hint: VoidedHint) -> None:
-    try:
-        storage.put(names.voided, encode_voided(hint))
-    except ChunkstoreError:
-        return  # a hint: the next claimant walks instead

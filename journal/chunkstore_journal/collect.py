@@ -1,16 +1,15 @@
 """Collecting journal objects and snapshots that recovery cannot need any more (protocol 3.14.5, 3.14.6, A10).
 
-Promises: only streams below our own epoch are touched, because our OPEN has sealed them for ever; an unsealed stream with
-a hole in front would look like an empty one to the next claimant. FORMAT, claims, slot 0 and the SEAL that ends a stream
-are never deleted: they are the fence, and a fence that forgets is none. At least one validated snapshot stays, the newest one at
-or below the lowest pin that is on history (3.14.7), and every record after the oldest one that is kept. Deleting twice, or at any
-later time as a zombie, harms nothing: the pins that a collection did not see lie after its head, and so after what it keeps.
-Leaves out: chunks and their garbage rows (the engine's upkeep).
+Promises: only streams below our own epoch are touched: our OPEN has sealed them. FORMAT, claims, slot 0 and the SEAL that ends a stream
+are never deleted: they are the fence. At least one validated snapshot stays, the newest one at or below the lowest pin that is on history
+(3.14.7), and every record after the oldest one that is kept. Deleting twice, or later as a zombie, harms nothing: pins that a collection
+did not see are after its head, and so after what it keeps. Leaves out: chunks and their garbage rows (the engine's upkeep).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +20,8 @@ from chunkstore.metadata.port import Head
 from chunkstore.storage import ChunkInfo, iter_listing
 from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.payloads import SnapshotLink
-from chunkstore_journal.snapshot import StoredSnapshot, delete_snapshot, list_snapshots, verify_snapshot
+from chunkstore_journal.snapshot import StoredSnapshot, delete_snapshot, list_snapshots
+from chunkstore_journal.snapshot_reader import verify_snapshot
 
 __all__ = ["Collector"]
 
@@ -52,7 +52,6 @@ class Collector:
         self._settings = settings
         self._own = own
         self._validated: set[str] = set()
-        self._first_epoch = 0
         self._oldest_inline_record = _NOTHING_HELD
 
     def run(
@@ -66,10 +65,12 @@ class Collector:
         go_on: Callable[[], bool],
         least: bool,
     ) -> tuple[int, int]:
-        """Collect once, as long as ``go_on`` says so before a deletion. ``published``: snapshots whose note this epoch committed;
-        ``pinned_lsn``: the lowest that a pin names, of all that were committed up to ``head``; ``oldest_inline_record``: where the oldest
-        record with extents is (epoch, index): it and all after it stay; ``least``: the newest snapshot is enough, but for what pins and the
-        horizon keep. Returns (objects, bytes) deleted."""
+        """Collect once, as long as ``go_on`` says so before a deletion; returns (objects, bytes) deleted.
+
+        ``published``: snapshots whose note this epoch committed; ``pinned_lsn``: the lowest that a pin names up to ``head``;
+        ``oldest_inline_record`` (epoch, index): it and all records after it stay; ``least``: the newest snapshot is enough, except for
+        pins and the horizon.
+        """
         self._oldest_inline_record = oldest_inline_record or _NOTHING_HELD
         trusted = [link for link in (self._own.payload.snapshot, *published) if link is not None]
         trusted = [link for link in trusted if link.lsn <= head.position.lsn and self._streams.is_ours(link)]
@@ -96,16 +97,14 @@ class Collector:
                 size += snapshot.size
                 if not dry_run:
                     delete_snapshot(self._storage, snapshot.name)
-        for info in self._due_records(keep_from, dry_run=dry_run):
+        for info in self._due_records(keep_from):
             if not go_on():
                 return objects, size
             objects += 1
             size += info.length
             if not dry_run:
-                try:
+                with suppress(ChunkNotFound):  # a former owner's collector was faster
                     self._storage.delete(info.name)
-                except ChunkNotFound:
-                    continue  # a former owner's collector was faster
         return objects, size
 
     def _keep_from(self, stored: Sequence[StoredSnapshot], newest: int, count: int, *, dry_run: bool) -> int:
@@ -134,24 +133,16 @@ class Collector:
     def _pinned_from(self, stored: Sequence[StoredSnapshot], lsn: int, *, dry_run: bool) -> int:
         """The lsn of the newest good snapshot at or below ``lsn``; 0 where there is none: then everything that is left stays."""
         for snapshot in reversed(stored):
-            if snapshot.lsn <= lsn and (dry_run or self._is_lasting(snapshot)):
-                return snapshot.lsn
+            if snapshot.lsn <= lsn and (dry_run or (self._is_on_history(snapshot) and self._is_good(snapshot.name))):
+                with suppress(ChunkNotFound):
+                    if not dry_run:
+                        self._storage.harden(snapshot.name)  # its owner may have died before it was synced (P6)
+                    return snapshot.lsn
         return 0
-
-    def _is_lasting(self, snapshot: StoredSnapshot) -> bool:
-        """Whether a restore may rely on a snapshot that only a list shows."""
-        if not self._is_on_history(snapshot) or not self._is_good(snapshot.name):
-            return False
-        try:
-            self._storage.harden(snapshot.name)  # its owner may have died before it was synced (P6)
-        except ChunkNotFound:
-            return False
-        return True
 
     def _is_on_history(self, snapshot: StoredSnapshot) -> bool:
         """Whether what its owner had at its lsn was not cut off from history since: said by the OPEN that leads past that owner."""
-        _, writer = self._names.parse_snapshot(snapshot.name) or (0, 0)
-        opened = self._own
+        writer, opened = snapshot.epoch, self._own
         try:
             while opened.payload.previous_epoch > writer:
                 opened = self._streams.opened(opened.payload.previous_epoch)
@@ -170,7 +161,7 @@ class Collector:
         self._validated.add(name)
         return True
 
-    def _due_records(self, keep_from: int, *, dry_run: bool) -> Iterator[ChunkInfo]:
+    def _due_records(self, keep_from: int) -> Iterator[ChunkInfo]:
         """Records with an lsn up to ``keep_from`` in streams below our own, oldest first."""
         waiting: tuple[_Stream, Opened] | None = None
         for stream in self._list_streams():
@@ -184,34 +175,36 @@ class Collector:
                 due, whole = self._due_after(*waiting, opened, keep_from)
                 yield from due
                 if not whole:
-                    self._stop_at(waiting[0], dry_run=dry_run)
                     return
             waiting = (stream, opened)
         if waiting is not None:
-            due, whole = self._due_after(*waiting, self._own, keep_from)
-            yield from due
-            if not whole:
-                self._stop_at(waiting[0], dry_run=dry_run)
+            yield from self._due_after(*waiting, self._own, keep_from)[0]
 
     def _due_after(
         self, stream: _Stream, opened: Opened, following: Opened, keep_from: int
     ) -> tuple[list[ChunkInfo], bool]:
-        due, whole = _due_of(stream, opened, following, keep_from, self._oldest_inline_record)
-        if due and stream.slots and not self._storage.exists(stream.slots[-1][1].name):
+        """What may go of one stream, and whether that is all of it. ``following`` is the OPEN of a later stream."""
+        if stream.log is not None:
+            # Whatever a zombie wrote after the cut was never part of history; only what is before it counts.
+            goes = following.before_embedded.lsn <= keep_from and stream.epoch < self._oldest_inline_record[0]
+            return ([stream.log], True) if goes else ([], False)
+        # The highest index of a sealed stream is its SEAL, which stays. Should a lagging LIST hide it, a record stays longer.
+        records = stream.slots[:-1]
+        due = [
+            info
+            for index, info in records
+            if opened.header.lsn + index <= keep_from and (stream.epoch, index) < self._oldest_inline_record
+        ]
+        if due and not self._storage.exists(stream.slots[-1][1].name):
             # The LIST shows what is gone, such as a longer stream in a root that was replaced: the SEAL may be the slot below.
             return [], False
-        return due, whole
-
-    def _stop_at(self, stream: _Stream, *, dry_run: bool) -> None:
-        if not dry_run:
-            self._first_epoch = stream.epoch  # everything below has been collected: the next LIST begins here
+        return due, len(due) == len(records)
 
     def _list_streams(self) -> Iterator[_Stream]:
         """Streams below our own that have anything to collect, by epoch."""
         names = self._names
-        after = names.stream(self._first_epoch) if self._first_epoch else None
         stream = _Stream(-1)
-        for info in iter_listing(self._storage, names.journal_prefix(), after=after):
+        for info in iter_listing(self._storage, names.journal_prefix()):
             slot = names.parse_slot(info.name)
             epoch = slot[0] if slot is not None else names.parse_log(info.name)
             if epoch is None:
@@ -228,25 +221,3 @@ class Collector:
                 stream.slots.append((slot[1], info))
         if stream.has_records:
             yield stream
-
-
-def _due_of(
-    stream: _Stream, opened: Opened, following: Opened, keep_from: int, oldest_inline_record: tuple[int, int]
-) -> tuple[list[ChunkInfo], bool]:
-    """What may go of one stream, and whether that is all of it. ``following`` is the OPEN of a later stream."""
-    # The highest index of a sealed stream is its SEAL, which stays. Should a lagging LIST hide it, a record stays longer; and
-    # whether the highest is there the caller asks.
-    records = stream.slots[:-1]
-    due = [
-        info
-        for index, info in records
-        if opened.header.lsn + index <= keep_from and (stream.epoch, index) < oldest_inline_record
-    ]
-    whole = len(due) == len(records)
-    if stream.log is not None:
-        # Whatever a zombie wrote after the cut was never part of history; only what is before it counts.
-        if following.before_embedded.lsn <= keep_from and stream.epoch < oldest_inline_record[0]:
-            due.append(stream.log)
-        else:
-            whole = False
-    return due, whole

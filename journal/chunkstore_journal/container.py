@@ -1,7 +1,6 @@
 """Containers: made once, found again, refused where they could not be served safely (protocol 3.1, 2.2, A13).
 
 Promises: FORMAT is put-if-absent, so a container has one uuid and one journal mode for ever, whichever process creates it first.
-Leaves out: deleting containers; the probe itself (a binding's, passed in).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from chunkstore import runtime
@@ -25,10 +24,9 @@ from chunkstore_journal.objects import (
     decode_format,
     encode_format,
 )
-from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
+from chunkstore_journal.slots import Undecided, put_decided, read_if_present
 
 __all__ = [
-    "Probe",
     "check_writable",
     "container_missing",
     "create_container",
@@ -39,45 +37,29 @@ __all__ = [
 
 _SHOWN_MAX: Final = 10
 
-Probe: TypeAlias = Callable[[ChunkStorage, str], Mapping[str, Plain]]
-"""Called with the storage and a name prefix to work under; tries what put-if-absent promises, cleans up, and returns what
-it saw. Raises ``Unsupported`` when the storage does not keep the promise."""
-
-
-def _choose_mode(storage: ChunkStorage, settings: Settings) -> Literal["slot", "append"]:
-    capabilities = storage.capabilities
-    if settings.journal_mode == "slot":
-        return "slot"
-    if settings.journal_mode == "append":
-        if not capabilities.append:
-            raise Unsupported(
-                f"{storage.url} ({capabilities.medium}) cannot append, so journal_mode='append' is impossible; use 'slot'",
-                feature="append_journal",
-            )
-        return "append"
-    return "append" if capabilities.append_journal else "slot"
-
 
 def check_writable(storage: ChunkStorage, container: ContainerFormat, settings: Settings) -> None:
     """Raise ``Unsupported`` unless a container can be owned here: real put-if-absent, and for an APPEND journal a file
     system on the allow-list or the word said aloud (``journal_mode="append"``)."""
     capabilities = storage.capabilities
-    if not capabilities.create_if_absent:
+    _require_put_if_absent(storage)
+    flaw = ""
+    if not capabilities.append:
+        flaw = f"and {storage.url} cannot append; open it read-only, and restore it into a new container"
+    elif not capabilities.append_journal and settings.journal_mode != "append":
+        flaw = (
+            f"which is not safe on {capabilities.medium or 'this storage'}; open it read-only, or set journal_mode='append' "
+            "if this storage keeps appended bytes"
+        )
+    if container.mode == "append" and flaw:
+        raise Unsupported(f"container {container.name!r} has an APPEND journal, {flaw}", feature="append_journal")
+
+
+def _require_put_if_absent(storage: ChunkStorage) -> None:
+    if not storage.capabilities.create_if_absent:
         raise Unsupported(
             f"{storage.url} has no atomic put-if-absent, so a container there cannot have an owner; open it read-only",
             feature="create_if_absent",
-        )
-    if container.mode == "append" and not capabilities.append:
-        raise Unsupported(
-            f"container {container.name!r} has an APPEND journal, and {storage.url} cannot append; open it "
-            "read-only, and restore it into a new container",
-            feature="append_journal",
-        )
-    if container.mode == "append" and not capabilities.append_journal and settings.journal_mode != "append":
-        raise Unsupported(
-            f"container {container.name!r} has an APPEND journal, which is not safe on {capabilities.medium or 'this storage'}; "
-            "open it read-only, or set journal_mode='append' if this storage keeps appended bytes",
-            feature="append_journal",
         )
 
 
@@ -131,17 +113,12 @@ def _require_nothing_left(storage: ChunkStorage, names: ContainerNames) -> None:
 
 def _checked(names: ContainerNames, data: bytes) -> ContainerFormat:
     found = decode_format(data, object=names.format)
-    if found.version > CONTAINER_FORMAT_VERSION:
-        raise Unsupported(
-            f"container {names.container!r} has format version {found.version}; this program knows {CONTAINER_FORMAT_VERSION}. "
-            "Upgrade it",
-            feature="container_version",
+    if found.version != CONTAINER_FORMAT_VERSION:
+        text = (
+            f"container {names.container!r} has format version {found.version}; this program reads only "
+            f"{CONTAINER_FORMAT_VERSION}. Upgrade it; a lower version was never released: make a new container"
         )
-    if found.version < CONTAINER_FORMAT_VERSION:
-        raise Unsupported(
-            f"container {names.container!r} was made by an unreleased version of chunkstore, which no program reads: make a new one",
-            feature="container_version",
-        )
+        raise Unsupported(text, feature="container_version")
     if found.name != names.container:
         # A FORMAT that was copied by hand: names of objects would not fit its uuid.
         raise Damaged(f"this FORMAT belongs to container {found.name!r}", object=names.format)
@@ -153,27 +130,33 @@ def create_container(
     names: ContainerNames,
     settings: Settings,
     *,
-    probe: Probe | None = None,
+    probe: Callable[[ChunkStorage, str], Mapping[str, Plain]] | None = None,
     imports: bool = False,
 ) -> ContainerFormat:
     """Make the container, or return the FORMAT of the first creator. ``imports``: for an import. Atomic, durable, safe to repeat.
+
+    ``probe`` is called with the storage and a name prefix to work under; it tries what put-if-absent promises, cleans up, and returns what
+    it saw.
 
     Raises: ``Unsupported`` (no working put-if-absent here, or ``journal_mode="append"`` without append),
     ``StorageFull``, ``StorageUnavailable`` (it may have been made), ``Damaged`` (also where only FORMAT is gone).
     """
     capabilities = storage.capabilities
-    if not capabilities.create_if_absent:
-        raise Unsupported(
-            f"{storage.url} has no atomic put-if-absent; no container can be made there", feature="create_if_absent"
-        )
+    _require_put_if_absent(storage)
     _require_nothing_left(storage, names)
-    seen: Mapping[str, Plain] = {}
-    if probe is not None:
-        seen = probe(storage, names.temporary(""))
+    seen = {} if probe is None else probe(storage, names.temporary(""))
+    mode: Literal["slot", "append"] = "append" if capabilities.append_journal else "slot"
+    if settings.journal_mode != "auto":
+        mode = settings.journal_mode
+    if mode == "append" and not capabilities.append:
+        text = (
+            f"{storage.url} ({capabilities.medium}) cannot append, so journal_mode='append' is impossible; use 'slot'"
+        )
+        raise Unsupported(text, feature="append_journal")
     wanted = ContainerFormat(
         uuid=runtime.token(16),
         version=CONTAINER_FORMAT_VERSION,
-        mode=_choose_mode(storage, settings),
+        mode=mode,
         medium=capabilities.medium[:255],
         probe=seen,
         created_ms=runtime.now_ms(),
@@ -182,10 +165,9 @@ def create_container(
     )
     data = encode_format(wanted)
     try:
-        decision = put_decided(storage, names.format, data, deadline_s=settings.op_deadline_s)
+        return _checked(names, put_decided(storage, names.format, data, deadline_s=settings.op_deadline_s))
     except Undecided as undecided:
         raise undecided.error.copy() from undecided
-    return wanted if isinstance(decision, Mine) else _checked(names, decision.data)
 
 
 def list_containers(storage: ChunkStorage) -> Iterator[str]:

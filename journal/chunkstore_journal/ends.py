@@ -3,7 +3,6 @@
 Promises: a claimant learns, before it writes anything that would make it final, that the storage lost what a released lease, its
 own process or the local cache has seen; so what is put back heals it. A lease speaks of the root itself: ``Damaged``. A cache
 speaks of what this machine saw under this root: ``RolledBack``. Nothing here decides who owns what.
-Leaves out: reading streams to their ends (``append_stream``, ``slot_stream``), what vanished in the middle of history (replay).
 """
 
 from __future__ import annotations
@@ -107,9 +106,7 @@ class SeenEnds:
             self._give_up(Damaged(f"{text}the storage lost names. {WAY_ON}", object=object))
         if self._cache is not None and self.epoch >= lost:
             newest = newest_opened(self._streams, lost - 1)
-            end = GENESIS
-            if newest:
-                end = visible_end(self._streams, self._streams.opened(newest))._replace(end=0)
+            end = GENESIS if newest is None else visible_end(self._streams, newest)._replace(end=0)
             self._give_up_cache(self._cache, end, object)
 
     def known(self, previous: Opened) -> Position | None:
@@ -144,8 +141,7 @@ class SeenEnds:
     def judge(self, end: Position, *, torn: bool = False) -> None:
         """T3, before anything is written after ``end``, the last record of the former stream (GENESIS: there is none).
 
-        ``torn``: incomplete bytes follow it. They count as torn only if no more of the stream was ever seen (protocol 3.2).
-        Raises: ``Damaged``, ``RolledBack``.
+        ``torn``: incomplete bytes follow it, torn only if no more of the stream was ever seen. Raises ``Damaged``, ``RolledBack``.
         """
         name = _next_object(self._streams, end)
         hole = self._missing
@@ -167,16 +163,14 @@ class SeenEnds:
         self._judge_latest(end, name, torn)
 
     def _is_elsewhere(self, cache: Head, end: Position) -> bool:
-        """Whether the cache has seen what history does not hold: more, or something else, after which others have gone on. Asks for what
-        bringing it to the end asks for, and where it is inside an older stream for the header after it."""
+        """Whether the cache has seen what history does not hold: more, or something else, after which others have gone on."""
         at = cache.position
         if at.lsn > end.lsn or at.epoch > end.epoch:
             return True
         if not at.lsn:
             return False
         try:
-            former = Leg(self._streams.opened(end.epoch), end)
-            first = route(self._streams, cache, former)[0]
+            first = route(self._streams, cache, Leg(self._streams.opened(end.epoch), end))[0]
         except Mismatch:
             return True
         except Damaged:
@@ -241,11 +235,10 @@ def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
 
 def require_held(streams: Streams, seen: Leg) -> None:
     """As ``require_seen``, of the history that is there by now: a few requests more."""
-    epoch = newest_opened(streams)
-    if not epoch:
+    opened = newest_opened(streams)
+    if opened is None:
         require_seen(streams, seen, None)
         return
-    opened = streams.opened(epoch)
     end = seen.end if opened.hash == seen.opened.hash else opened.position
     try:
         require_seen(streams, seen, Leg(opened, end))
@@ -254,8 +247,7 @@ def require_held(streams: Streams, seen: Leg) -> None:
 
 
 def _is_foreign(opened: Opened, seen: Opened) -> bool:
-    """Whether ``opened`` is surely no OPEN of the history that led to ``seen``: in that one the lsns and labels of the epochs below are
-    lower (invariant 30), and none is above."""
+    """Whether ``opened`` is surely no OPEN of the history that led to ``seen``: below that, lsns and labels are lower (invariant 30)."""
     if opened.epoch == seen.epoch:
         return opened.hash != seen.hash
     header, known = opened.header, seen.header

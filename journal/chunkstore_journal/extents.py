@@ -1,11 +1,9 @@
 """Bytes of appends in a record: its lines, or the rows that lead to them, and what becomes of them when an OPEN embeds it (protocol 3.7).
 
-Promises: pure. Encoding of lines is canonical (FORMAT.md next to this file, "Lines"); ``decode_lines`` returns what ``encode_lines`` was
-given, raises ``Damaged`` for garbage, and never trusts a length. Lines account for every byte of appends in the record, one after the
-other. A row that a record brings for one of its extents leads into that record's own bytes, between their bounds, and none to what
-another's does; a row of any other extent leads to what is in front of the record. The extents that an OPEN embeds lie in its slot from
-then on. So bytes of one segment are never shown as another's, whatever a record says. Leaves out: whether they are what was recorded: who
-reads them compares their CRC32C; what lines change (``chunkstore.metadata.lines``).
+Promises: pure. Encoding of lines is canonical; decoding raises ``Damaged`` for garbage, and never trusts a length. Lines account for every
+byte of appends in the record. A row that a record brings for one of its extents leads into that record's own bytes; a row of any other
+extent leads to what is in front of the record. So bytes of one segment are never shown as another's, whatever a record says. Leaves out:
+whether they are what was recorded (readers compare CRC32Cs); what lines change (``chunkstore.metadata.lines``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Following a container's history without owning it (protocol 3.13, P9).
 
-Promises: the store is a prefix of H at all times, across any number of epochs; nothing is claimed and nothing is written
-to the container. A record is applied only when it is committed: in SLOT mode when its object exists (and was hardened);
-in APPEND mode when a later record says so, or when the file holds it for good and the next epoch was unclaimed after that.
-Leaves out: when to poll; serving reads (``store`` gives views).
+Promises: the store is a prefix of H at all times, across any number of epochs; nothing is claimed, and nothing is written to the
+container. Only committed records are applied (``walk.committed_end``). Leaves out: when to poll; serving reads (``store`` gives views).
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, Metad
 from chunkstore.metadata.tail_cache import TailCache, extents_of
 from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
-from chunkstore_journal.claim import find_top, read_latest, read_voided
+from chunkstore_journal.claim import find_top, read_latest
 from chunkstore_journal.ends import naming_salvage, require_seen
-from chunkstore_journal.history import Leg, Opened, Sealed, Streams, probe_dense
+from chunkstore_journal.history import Leg, Opened, Streams, probe_dense
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import blob_of
 from chunkstore_journal.recovery import materialise
-from chunkstore_journal.walk import committed_end
+from chunkstore_journal.walk import committed_end, newest_opened
 
 __all__ = ["Follower"]
 
@@ -107,7 +105,9 @@ class Follower:
             raise
 
     def _catch_up(self) -> Head:
-        self._discard_outlived()
+        now_s = runtime.monotonic_s()
+        while self._retired and now_s - self._retired[0][0] > self._settings.op_deadline_s:
+            self._cache.discard(self._retired.popleft()[1])
         self._retire_damaged()
         leg = self._find_end()
         if leg is None:
@@ -151,8 +151,7 @@ class Follower:
             )
 
     def _find_end(self) -> Leg | None:
-        """The newest OPEN and what is committed after it; None while there is no OPEN. Raises ``Damaged``, ``RolledBack``, and what the
-        storage raises."""
+        """The newest OPEN and what is committed after it; None: there is no OPEN. Raises ``Damaged``, ``RolledBack``."""
         before: Opened | None = None
         for _ in range(_RESTARTS_MAX + 1):
             is_anew = not self._top
@@ -188,8 +187,7 @@ class Follower:
         self._streams = Streams(self._storage, self._names, self._format)
 
     def _retire(self, store: MetadataStore) -> None:
-        """Something else takes its place, or nothing: it stays open for readers that hold it, until their operation has ended. As long as
-        there may be some, no bytes are kept: what it shows may have been cut off, and others are at those offsets."""
+        """Keep it open until operations of its readers have ended. No bytes are kept meanwhile: others may be at those offsets."""
         self._retired.append((runtime.monotonic_s(), store))
         self.tail.clear()
 
@@ -220,18 +218,12 @@ class Follower:
 
     def _retire_damaged(self) -> None:
         """A store that does not hold what was written shows nothing any more."""
-        store = self._store
-        try:
-            if store is not None:
-                store.head()
-        except CacheDamaged as damage:
-            self._retire(store)  # type: ignore[arg-type]
-            self._drop_if_retired(damage)
-
-    def _discard_outlived(self) -> None:
-        now_s = runtime.monotonic_s()
-        while self._retired and now_s - self._retired[0][0] > self._settings.op_deadline_s:
-            self._cache.discard(self._retired.popleft()[1])
+        if self._store is not None:
+            try:
+                self._store.head()
+            except CacheDamaged as damage:
+                self._retire(self._store)
+                self._drop_if_retired(damage)
 
     def _drop_if_retired(self, error: ChunkstoreError) -> None:
         """An empty store instead of the retired one would show an empty container: say why there is nothing to show."""
@@ -265,20 +257,11 @@ class Follower:
             known = self._store.head().position.epoch if self._store is not None else 0
             top = find_top(self._storage, self._names, max(known, latest.epoch if latest is not None else 0))
         self._top = top
-        low = self._newest.epoch if self._newest is not None else 0
-        hint = read_voided(self._storage, self._names) if top - low > 2 else None
-        epoch = top
-        while epoch > low:
-            found = self._streams.slot0(epoch)
-            if isinstance(found, Opened):
-                # P6: what it embeds and where it cuts is applied here, so it must not vanish any more.
-                self._storage.harden(found.object)
-                self._newest = found
-                break
-            below = epoch - 1
-            if isinstance(found, Sealed) and hint is not None and hint.previous_epoch < epoch <= hint.epoch:
-                below = hint.previous_epoch  # a permanent fact: everything between is void
-            epoch = below
+        found = newest_opened(self._streams, top, self._newest.epoch if self._newest is not None else 0)
+        if found is not None:
+            # P6: what it embeds and where it cuts is applied here, so it must not vanish any more.
+            self._storage.harden(found.object)
+            self._newest = found
         return self._newest
 
     def _visible_end(self, opened: Opened) -> Position:

@@ -1,7 +1,6 @@
 """Reading history: slot 0 of every stream, the legs of H, and whether a point is where it says (protocol 3.4).
 
-Promises: what is read is checked against the container, the stream and the index it was read from. History is walked
-from its newest OPEN backwards over ``base`` links, so streams that changed nothing cost nothing (protocol A10).
+Promises: what is read is checked against the container, the stream and the index it was read from.
 Leaves out: applying records (``recovery``), ending a stream (``slot_stream``, ``append_stream``).
 """
 
@@ -120,10 +119,7 @@ class Leg(NamedTuple):
 
 
 def probe_dense(present: Callable[[int], bool], known: int) -> int:
-    """The highest n for which ``present(n)``, of a dense sequence in which ``known`` is present (or 0).
-
-    Steps grow fourfold, then halve: about 16 questions for a thousand, and 404s of a dense sequence are proof.
-    """
+    """The highest n for which ``present(n)``, of a dense sequence in which ``known`` is present (or 0); 16 questions for a thousand."""
     low, step = known, 1
     while present(low + step):
         low += step
@@ -189,10 +185,7 @@ class Streams:
         return link.name
 
     def slot0(self, epoch: int) -> Opened | Sealed | None:
-        """What decides the stream: its OPEN, the SEAL that voids it, or None while it is undecided.
-
-        Raises: ``Damaged`` (a slot object is atomic, so an invalid one is always damage, A4).
-        """
+        """What decides the stream: its OPEN, the SEAL that voids it, or None: undecided. Raises ``Damaged``: a slot is atomic (A4)."""
         known = self._opened.get(epoch)
         if known is not None:
             return known
@@ -276,8 +269,10 @@ class Streams:
                 # Without a known end, look one ahead first: an idle follower must not pay for sixteen misses.
                 width = _FETCH_WIDTH if index > start or stop is not None else 1
                 last = index + width if stop is None else min(stop, index + width)
-                calls = [partial(self._slot_or_none, epoch, i) for i in range(index, last)]
+                calls = [partial(self._slot_or_flaw, epoch, i) for i in range(index, last)]
                 for found in pool.run_all(calls):
+                    if isinstance(found, Damaged):
+                        raise found  # not before those in front of it were shown
                     if found is None or found.header.kind == RecordKind.SEAL:
                         if stop is None:
                             return
@@ -288,9 +283,11 @@ class Streams:
         finally:
             pool.close()
 
-    def _slot_or_none(self, epoch: int, index: int) -> Record | None:
+    def _slot_or_flaw(self, epoch: int, index: int) -> Record | Damaged | None:
         try:
             return self.read_slot(epoch, index)
+        except Damaged as damage:
+            return damage
         except ChunkNotFound:
             return None
 
@@ -308,11 +305,7 @@ class Streams:
         )
 
     def holds(self, position: Position) -> bool | None:
-        """Whether the record that ends at ``position`` really is there, by its hash; None when nothing is there.
-
-        One request. A local cache is only believed about a stream after this question: a wrong one would make us seal
-        after a hole.
-        """
+        """Whether the record that ends at ``position`` really is there, by its hash; None when nothing is there. One request."""
         epoch, index = position.epoch, position.index
         if index == 1:
             found = self.slot0(epoch)
@@ -329,7 +322,7 @@ class Streams:
         return tail == position.hash if len(tail) == HASH_BYTES and any(tail) else None
 
     def goes_on_without(self, position: Position) -> bool:
-        """Whether what is at ``position`` and after it is intact, and surely not what lay there: a record that follows another one, or
+        """Whether what is at ``position`` and after it is intact, and surely not what was there: a record that follows another one, or
         one across the place where a record ended. One request. Raises ``StorageUnavailable``."""
         epoch, index, end = position.epoch, position.index, position.end
         begin = max(0, end - MIB)
@@ -357,10 +350,9 @@ class Streams:
         return self.names.log(epoch) if index and self.mode == "append" else self.names.slot(epoch, index)
 
     def is_there(self, leg: Leg) -> bool:
-        """Whether the record that ``leg`` ends with still is where it was seen. One small request, and nothing that was kept is asked.
+        """Whether the record that ``leg`` ends with still is where it was seen: one small request. Raises ``StorageUnavailable``.
 
-        A log is asked for its hash, a slot for its owner's token: none is ever offered two records of one token (A1, T7). Raises
-        ``StorageUnavailable``.
+        A log is asked for its hash, a slot for its owner's token: none is ever offered two records of one token (A1, T7).
         """
         opened, end = leg
         if end.end:

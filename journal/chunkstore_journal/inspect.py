@@ -1,4 +1,4 @@
-"""Looking at a journal without owning it: who owns it, and which records it holds.
+"""Looking at a journal without owning it: who owns it, which records it holds, how long it is.
 
 Promises: reads only, claims nothing, believes nothing unchecked. Records of the newest stream are shown as far as they are visible; the
 last one may still be undecided. Leaves out: whether the journal keeps its invariants (``check``).
@@ -7,12 +7,15 @@ last one may still be undecided. Leaves out: whether the journal keeps its invar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from chunkstore.config import LIMITS
-from chunkstore.errors import InvalidArgument
+from chunkstore.config import LIMITS, MIB
+from chunkstore.errors import ChunkNotFound, InvalidArgument
 from chunkstore.journal import LeaseInfo, RecordKind
 from chunkstore.metadata.port import RowChange
+from chunkstore.records.names import ContainerNames
+from chunkstore.storage import ChunkHandle, ChunkInfo, ChunkStorage, iter_listing
 from chunkstore_journal.extents import lines_of
 from chunkstore_journal.history import Streams
 from chunkstore_journal.lease import read_lease
@@ -20,9 +23,10 @@ from chunkstore_journal.objects import Claim, decode_claim
 from chunkstore_journal.payloads import blob_of, decode_ops
 from chunkstore_journal.record import Record
 from chunkstore_journal.slots import read_if_present
+from chunkstore_journal.snapshot import list_snapshots
 from chunkstore_journal.walk import collected_max, find_last_claim, legs_of_history, newest_opened, stored_records
 
-__all__ = ["OwnerInfo", "RecordInfo", "describe_owner", "iter_records", "read_claim"]
+__all__ = ["OwnerInfo", "RecordInfo", "describe_owner", "iter_records", "read_claim", "stored_sizes"]
 
 _EPOCHS_SHOWN_MAX = 20
 
@@ -66,7 +70,8 @@ def read_claim(streams: Streams, epoch: int) -> Claim | None:
 def describe_owner(streams: Streams) -> OwnerInfo:
     """What was claimed last, who opened last, and what the lease hint says. Raises ``Damaged``, ``StorageUnavailable``."""
     top = find_last_claim(streams)
-    opened = newest_opened(streams, top)
+    newest = newest_opened(streams, top)
+    opened = 0 if newest is None else newest.epoch
     claim = read_claim(streams, opened) if opened else None
     return OwnerInfo(top, opened, claim, read_lease(streams.storage, streams.names))
 
@@ -105,3 +110,29 @@ def iter_records(streams: Streams, epoch: int | None = None) -> Iterator[RecordI
     for leg in chosen:
         for record, embedded, name, position in stored_records(streams, leg, gone_max, []):
             yield _info(record, embedded=embedded, name=name, position=position)
+
+
+def stored_sizes(storage: ChunkStorage, names: ContainerNames, epoch: int | None) -> tuple[int, int, int]:
+    """Bytes of records, of the first ones of streams (which stay for ever) among them, and of snapshots, by LIST. With ``epoch``, only the
+    first record of each stream from that epoch on counts. Raises what ``list`` raises.
+    """
+    journal_bytes = open_bytes = 0
+    for info in iter_listing(storage, names.journal_prefix()):
+        slot = names.parse_slot(info.name)
+        stream, index = slot if slot is not None else (names.parse_log(info.name), 1)
+        if stream is not None and (epoch is None or stream < epoch or index == 0):
+            journal_bytes += info.length if slot is not None else _used_bytes(storage, info)
+            open_bytes += info.length if index == 0 else 0
+    return journal_bytes, open_bytes, sum(snapshot.size for snapshot in list_snapshots(storage, names))
+
+
+def _used_bytes(storage: ChunkStorage, log: ChunkInfo) -> int:
+    """Where the zeros begin that a log ends with (``LogReader``); a byte or two before the end of the last record, by chance."""
+    end = log.length
+    with suppress(ChunkNotFound):  # collected meanwhile
+        while end:
+            begin = max(0, end - MIB)
+            if data := storage.read(ChunkHandle(log.name, False), begin, end - begin).rstrip(b"\0"):
+                return begin + len(data)
+            end = begin
+    return 0

@@ -1,7 +1,6 @@
 """The lease hint: it avoids needless take-overs, never decides safety (protocol A15), and records the end of a closed stream (A17).
 
-Promises: reading and renewing it never fails a store; a polite claimant watches for signs of life on its own clock and
-refuses to depose a live owner. Leaves out: everything that decides ownership (``claim``).
+Promises: reading and renewing it never fails a store; a polite claimant watches on its own clock and refuses to depose a live owner.
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from chunkstore import runtime
-from chunkstore.config import LIMITS, Settings
+from chunkstore.config import Settings
 from chunkstore.deadline import paced_s
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, ContainerBusy, Damaged
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, ContainerBusy
 from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import Position
 from chunkstore.processes import is_alive
@@ -19,7 +18,7 @@ from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.history import probe_dense
 from chunkstore_journal.objects import decode_lease, encode_lease
-from chunkstore_journal.slots import read_if_present
+from chunkstore_journal.slots import read_hint
 from chunkstore_journal.wire import TOKEN_BYTES
 
 __all__ = ["overrule_lease", "read_lease", "wait_politely", "write_lease"]
@@ -35,11 +34,7 @@ _NO_LEASE = LeaseInfo(0, 0, "", 0, "", released=True)
 
 def read_lease(storage: ChunkStorage, names: ContainerNames) -> LeaseInfo | None:
     """The lease hint; None when there is none, or it cannot be read (then openers do not wait)."""
-    try:
-        data = read_if_present(storage, names.lease, size_max=LIMITS.small_object_bytes_max)
-        return None if data is None else decode_lease(data, object=names.lease)
-    except Damaged:
-        return None
+    return read_hint(storage, names.lease, decode_lease)
 
 
 def write_lease(
@@ -55,16 +50,12 @@ def write_lease(
     lease = _lease(epoch, counter, released=released)
     if end is not None:
         lease = lease._replace(lsn=end.lsn, hash=end.hash)
-    try:
+    with suppress(ChunkstoreError):  # one that could not be renewed looks like a dead owner: others may claim sooner
         storage.put(names.lease, encode_lease(lease))
-    except ChunkstoreError:
-        return  # a hint that could not be renewed looks like a dead owner: another process may claim sooner
 
 
 def overrule_lease(storage: ChunkStorage, names: ContainerNames, epoch: int) -> None:
-    """Replace a lease whose end was discarded (accepted rollback) by one without an end: epochs recur, so the old end misleads.
-
-    ``epoch``: the last one that is open here, 0 if there is none. The claimant's own is not open yet, and may never be.
+    """Replace a lease whose end was given up by one without an end: epochs recur. ``epoch``: the last one that is open here, 0: none.
 
     Raises: ``StorageFull``, ``StorageUnavailable``.
     """
@@ -79,13 +70,11 @@ def _lease(epoch: int, counter: int, *, released: bool) -> LeaseInfo:
 def wait_politely(
     storage: ChunkStorage, names: ContainerNames, settings: Settings, patience_s: float | None
 ) -> LeaseInfo | None:
-    """Return the lease read last, when no owner seems to be alive: no lease, released, its process gone, or nothing moved for 2.2 times
-    ``lease_s``, and for a little more than the lease's period, in which an idle owner moves nothing else.
+    """The lease read last, when no owner seems to be alive: no lease, released, its process gone, or nothing moved for 2.2 times
+    ``lease_s`` and a little more than the lease's period.
 
     ``patience_s``: how long an owner that shows life is waited for. Returns None, and reads nothing, where that is None (a caller that
-    takes over), and where there is neither ``lease_s`` nor patience.
-
-    Raises: ``ContainerBusy`` at the first sign of life after ``patience_s``: the lease or the journal of its epoch changes.
+    takes over), and without ``lease_s`` and patience. Raises ``ContainerBusy`` at the first sign of life after ``patience_s``.
     """
     period_s = settings.lease_period_s(remote=storage.capabilities.remote)
     if patience_s is None or not (period_s or patience_s):

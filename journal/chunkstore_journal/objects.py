@@ -1,9 +1,7 @@
 """The small self-checking objects next to the streams: FORMAT, claims and hints (protocol 3.1, A10, A15).
 
-Promises: each is one header (magic, version, kind, length, CRC32C) and one msgpack array; encoding is canonical, so that
-a repeated put-if-absent offers identical bytes; decoding accepts exactly one whole object of the kind asked for, of at
-most ``LIMITS.small_object_bytes_max`` bytes, and raises ``Damaged(object, position)`` for anything else.
-Leaves out: where they are (``names``) and what they decide (claims decide everything; hints nothing).
+Promises: each is one frame around one msgpack array; encoding is canonical, so that a repeated put-if-absent offers identical bytes;
+decoding accepts exactly one whole object of the kind asked for, and raises ``Damaged(object, position)`` for anything else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A moment of the past: which record of history is meant, and a store that shows the state after it (protocol 3.15).
 
-Promises: only what is committed is ever shown, and it is reached as every state is: from the newest snapshot at or before the moment that
-is on history, by replay with every record's digest. The store is one of its own, never the current one of its cache, and is deleted
-when it is closed. What leads there and was collected is ``PastCollected``; what is there and wrong is ``Damaged``.
+Promises: only what is committed is ever shown, reached as every state is: from a snapshot, by replay with every record's digest. The store
+is never the current one of its cache, and is deleted when closed. What leads there and was collected is ``PastCollected``.
 Leaves out: the chunks of that moment, which may be gone; keeping any of it (pins).
 """
 
@@ -28,13 +27,13 @@ from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore,
 from chunkstore.records.arguments import moment_text
 from chunkstore.records.invariants import FUTURE_MS
 from chunkstore.storage import ChunkStorage
-from chunkstore_journal.container import read_format
 from chunkstore_journal.ends import require_held
 from chunkstore_journal.extents import place_in
-from chunkstore_journal.history import Leg, Opened, Streams
+from chunkstore_journal.history import Leg, Opened, Streams, open_streams
 from chunkstore_journal.record import RecordHeader
-from chunkstore_journal.recovery import Materialised, NothingLeads, commits_of_open, materialise, records_of_leg
-from chunkstore_journal.snapshot import list_snapshots, read_snapshot_header
+from chunkstore_journal.recovery import NothingLeads, commits_of_open, materialise, records_between
+from chunkstore_journal.snapshot import list_snapshots
+from chunkstore_journal.snapshot_reader import read_snapshot_header
 from chunkstore_journal.walk import committed_end, first_kept, has_beginning, last_label_ms, newest_opened
 
 __all__ = ["Asked", "FixedState", "Moment"]
@@ -75,7 +74,8 @@ def _find_moment(streams: Streams, asked: Asked) -> Moment:
 
     Raises ``InvalidArgument`` (the future, or a record of a wrong clock follows), ``PastCollected``, ``Damaged``, ``StorageUnavailable``.
     """
-    for tries_left in range(_TRIES, -1, -1):
+    tries_left = _TRIES
+    while True:
         try:
             found = _find(streams, asked)
             _require_right_clock(streams, asked, found)
@@ -84,20 +84,18 @@ def _find_moment(streams: Streams, asked: Asked) -> Moment:
             # A new owner may have opened and collected what was there a moment ago.
             if not tries_left:
                 raise _gone(streams, asked) from missing
-    raise AssertionError("the last try returns or raises")
+            tries_left -= 1
 
 
 def _find(streams: Streams, asked: Asked) -> Moment:
-    newest = newest_opened(streams)
-    if not newest:
+    opened, following = newest_opened(streams), None
+    if opened is None:
         raise _future(asked, 0)
-    opened, following = streams.opened(newest), None
     streams.storage.harden(opened.object)  # P6: what it embeds and where it cuts is shown here
     while asked.is_before(opened.header):
-        previous = opened.payload.previous_epoch
-        if not previous:
+        if not opened.payload.previous_epoch:
             raise _gone(streams, asked)
-        following, opened = opened, streams.opened(previous)
+        following, opened = opened, streams.opened(opened.payload.previous_epoch)
         inner = following.embedded
         if inner is not None and not asked.is_before(inner.header):
             return Moment(Leg(opened, following.previous_end), following)
@@ -114,7 +112,8 @@ def _require_right_clock(streams: Streams, asked: Asked, found: Moment) -> None:
     now_ms = runtime.now_ms()
     if asked.time_ms is None or asked.time_ms > now_ms + FUTURE_MS:
         return
-    newest = streams.opened(newest_opened(streams))
+    newest = newest_opened(streams)
+    assert newest is not None
     latest_ms = newest.header.time_ms
     if latest_ms <= now_ms + FUTURE_MS:
         latest_ms = last_label_ms(streams, newest, committed_end(streams, newest, newest.position))
@@ -155,7 +154,7 @@ def _end_in(streams: Streams, leg: Leg, asked: Asked) -> Position:
     if streams.mode == "slot":
         return _end_in_slots(streams, leg, asked)
     try:
-        for record, before, _ in records_of_leg(streams, opened.position, leg):
+        for record, before, _ in records_between(streams, opened.position, end):
             if asked.is_before(record.header):
                 return before
     except ChunkNotFound:
@@ -206,47 +205,20 @@ def _snapshots(streams: Streams) -> list[tuple[int, int]]:
 
 
 def _gone(streams: Streams, asked: Asked) -> PastCollected:
-    if has_beginning(streams):
-        oldest: tuple[int, int | None] | None = (1, None)
-    else:
-        oldest = min(_snapshots(streams), default=None)
+    is_whole = has_beginning(streams)
+    oldest = (1, 0) if is_whole else min(_snapshots(streams), default=None)
     what = f"lsn {asked.lsn}" if asked.lsn is not None else f"the state at {moment_text(asked.time_ms or 0)}"
-    if oldest is None:
-        rest = "nor does anything lead to another moment"
-    elif oldest[1] is None:
-        rest = "and history begins after it" if asked.lsn is None else "and history begins at lsn 1"
-    else:
+    rest = "nor does anything lead to another moment"
+    if is_whole:
+        rest = "and history begins after it"
+    elif oldest is not None:
         rest = f"the oldest moment that is left is lsn {oldest[0]}, at {moment_text(oldest[1])}"
-    return PastCollected(
-        f"the history up to {what} is no longer stored; {rest}",
-        lsn=asked.lsn or 0,
-        oldest_lsn=None if oldest is None else oldest[0],
-    )
-
-
-def _materialise(streams: Streams, cache: MetadataCache, asked: Asked, moment: Moment) -> Materialised:
-    """The state of that moment, in a store of its own, to be read only: the extents of an adopted record are where its OPEN has them.
-    Raises ``PastCollected``, and as ``materialise``."""
-    adopting = moment.adopting
-    try:
-        found = materialise(streams, cache, moment.leg, current=None, ahead=moment.ahead, past=True)
-    except NothingLeads as error:
-        raise _gone(streams, asked) from error
-    store = found.store
-    try:
-        if adopting is not None and store.head().position.lsn < moment.lsn:
-            adopted = commits_of_open(adopting, embedded=True)[0]
-            if not store.apply([_moved(adopting, adopted)], verify=False):
-                text = "the record that this OPEN adopts does not follow the one before it"
-                raise Damaged(text, object=adopting.object)
-    except BaseException:
-        cache.discard(store)
-        raise
-    return found
+    text = f"the history up to {what} is no longer stored; {rest}"
+    return PastCollected(text, lsn=asked.lsn or 0, oldest_lsn=None if oldest is None else oldest[0])
 
 
 def _moved(adopting: Opened, adopted: Commit) -> Commit:
-    """The adopted record with the places of its extents that the OPEN gives them: what follows its cut may go."""
+    """The record with the places that the OPEN gives its extents: what follows the cut may go."""
     there = dict(adopting.payload.rows)
     if adopted.lines is not None:
         slot, shift = place_in(adopting.payload)
@@ -284,7 +256,7 @@ class FixedState:
 
     @property
     def unopened_epoch(self) -> int | None:
-        """None: no record is missing in a past state."""
+        """None."""
         return None
 
     def catch_up(self) -> Head:
@@ -295,15 +267,27 @@ class FixedState:
             except CacheDamaged:
                 store, self._store = self._store, None
                 self._cache.discard(store)
-        found = _materialise(self._streams, self._cache, self._asked, self._moment)
+        moment = self._moment
+        try:
+            found = materialise(self._streams, self._cache, moment.leg, current=None, ahead=moment.ahead, past=True)
+        except NothingLeads as error:
+            raise _gone(self._streams, self._asked) from error
         self._store, self.findings = found.store, found.findings
+        if moment.adopting is not None and self._store.head().position.lsn < moment.lsn:
+            self._adopt(moment.adopting)
         return self._store.head()
 
+    def _adopt(self, adopting: Opened) -> None:
+        """Apply the record that this OPEN adopted. Raises ``Damaged``."""
+        adopted = commits_of_open(adopting, embedded=True)[0]
+        if self._store is None or not self._store.apply([_moved(adopting, adopted)], verify=False):
+            self.close()
+            text = "the record that this OPEN adopts does not follow the one before it"
+            raise Damaged(text, object=adopting.object)
+
     def require_on_history(self, storage: ChunkStorage) -> None:
-        """Raise ``RolledBack`` where the journal in ``storage`` no longer has what was shown, and does not say that it goes on without it:
-        an older state is in the root's place. Raises ``Damaged``, too, and what the storage raises."""
-        names = self._streams.names
-        require_held(Streams(storage, names, read_format(storage, names)), self._moment.leg)
+        """As the port says. Raises ``Damaged``, too, and what the storage raises."""
+        require_held(open_streams(storage, self._streams.names), self._moment.leg)
 
     def close(self) -> None:
         """Delete the store. Safe to repeat."""

@@ -1,9 +1,7 @@
 """What records say: payloads as msgpack arrays whose first element is the payload's version (FORMAT.md next to this file).
 
-Promises: encoding is canonical; what ``encode_*`` accepts ``decode_*`` returns unchanged (arrays come back as tuples);
-``decode_*`` raises ``Damaged(object, position)`` for garbage and never trusts a length. Elements after the ones named
-here are ignored: a newer minor version may add some.
-Leaves out: framing and checksums (``record``), the meaning of operations (the engine) and of rows (``metadata.codec``).
+Promises: encoding is canonical; what ``encode_*`` accepts ``decode_*`` returns unchanged (arrays as tuples); ``decode_*`` raises
+``Damaged(object, position)`` for garbage and never trusts a length. Elements after the ones named here are ignored.
 """
 
 from __future__ import annotations
@@ -207,8 +205,7 @@ def _changes(ops: object, rows: object, object: str, position: int) -> tuple[tup
 def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange], blob: bytes = b"") -> bytes:
     """The payload of OPS (and of HEARTBEAT and CLOSE, both empty). ``blob``: bytes of extents, which begin at ``BLOB_AT``.
 
-    Raises: ``InvalidArgument`` for an operation that is not as ``OpCode`` documents it, a key that is not 1 to 511
-    bytes, or a value longer than ``LIMITS.row_bytes_max``: what readers would refuse must not be written.
+    Raises ``InvalidArgument`` for what readers would refuse: an operation that is not as ``OpCode`` says, a key or value that is too long.
     """
     _require_sound(ops, rows)
     if not blob:
@@ -250,11 +247,8 @@ def blob_end(payload: bytes) -> int:
 def encode_note(
     kind: RecordKind, notes: tuple[object, ...], ops: Sequence[Op] = (), rows: Sequence[RowChange] = ()
 ) -> bytes:
-    """The payload of a note record: that of OPS with a fourth element, so that ``decode_ops`` reads its rows.
-
-    ``notes`` is a ``SnapshotLink`` for SNAPSHOT_NOTE (or a plain tuple of its fields), and any tuple of ints, text, bytes
-    and tuples for the other kinds. Raises ``InvalidArgument``.
-    """
+    """The payload of a note record: that of OPS with a fourth element. ``notes``: a ``SnapshotLink`` or its fields for SNAPSHOT_NOTE, else
+    any tuple of plain data. Raises ``InvalidArgument``."""
     _require_sound(ops, rows)
     body: object = notes
     try:

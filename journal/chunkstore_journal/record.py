@@ -1,14 +1,11 @@
 """Journal records as bytes: framing, checksums, the hash chain's links, and reading a file of them (protocol 3.2).
 
 Promises
-* ``encode_record`` is a pure function of its arguments; ``decode_record`` accepts exactly what it makes and raises
-  ``Damaged(object, position)`` for everything else. Nothing is believed before a checksum has covered it: first the
-  header's CRC, then the length it gives (bounded by ``LIMITS.record_bytes_max``), then payload CRC and record hash.
+* ``encode_record`` is pure; ``decode_record`` accepts exactly what it makes and raises ``Damaged(object, position)`` for all else. Nothing
+  is believed before a checksum has covered it: first the header's CRC, then the length it gives, then payload CRC and record hash.
 * A record is one only at the byte that its header names; its hash covers all of it but the bytes of extents, which have CRCs.
-* ``LogReader`` reads an APPEND file with bounded memory, and says where and how the good records end.
 
-Leaves out: what a payload means (``payloads``), whether records chain (the caller compares ``previous_hash``), and
-whether an invalid tail may be cut (recovery decides; ``LogReader.find_record_after`` gives it the evidence).
+Leaves out: what a payload means (``payloads``), whether records chain (``history``), whether a bad tail may be cut (``append_stream``).
 """
 
 from __future__ import annotations
@@ -36,9 +33,9 @@ __all__ = [
     "LogReader",
     "Record",
     "RecordHeader",
+    "decode_damaged",
     "decode_record",
     "decode_slot",
-    "decode_unproven",
     "encode_lines_record",
     "encode_record",
     "intact_header",
@@ -137,6 +134,12 @@ def _header_crc(data: bytes, at: int) -> int:
     return crc32c_of_more(crc, data[at + _AFTER_HEADER_CRC : at + HEADER_BYTES])
 
 
+def _identity(raw_header: bytes, payload: bytes) -> bytes:
+    end = blob_end(payload)
+    hashed = payload[:BLOB_AT] + payload[end:] if end else payload
+    return blake2b(raw_header + hashed, digest_size=HASH_BYTES).digest()
+
+
 def encode_record(header: RecordHeader, payload: bytes) -> tuple[bytes, bytes]:
     """The record's bytes and its hash (16 bytes).
 
@@ -163,9 +166,7 @@ def encode_record(header: RecordHeader, payload: bytes) -> tuple[bytes, bytes]:
         raw = _header(kind, flags, len(payload), rest)
     except (struct.error, OverflowError) as error:
         raise InvalidArgument(f"a field of a record's header is out of range: {error}", argument="header") from error
-    end = blob_end(payload)
-    hashed = payload[:BLOB_AT] + payload[end:] if end else payload
-    identity = blake2b(raw + hashed, digest_size=HASH_BYTES).digest()
+    identity = _identity(raw, payload)
     return b"".join((raw, payload, identity)), identity
 
 
@@ -230,9 +231,7 @@ def _decode(data: bytes, offset: int, container: bytes | None, at: int) -> Recor
     if crc32c_of_bytes(payload) != payload_crc:
         raise _Flaw("the record's payload has a wrong CRC")
     identity = data[payload_end:end]
-    blob = blob_end(payload)
-    hashed = payload[:BLOB_AT] + payload[blob:] if blob else payload
-    if blake2b(data[offset:header_end] + hashed, digest_size=HASH_BYTES).digest() != identity:
+    if _identity(data[offset:header_end], payload) != identity:
         raise _Flaw("the record's hash does not match its bytes")
     header = _make(
         RecordHeader,
@@ -277,30 +276,30 @@ def peek_length(data: BytesLike, offset: int, at: int) -> int | None:
         return None
 
 
-def decode_unproven(data: bytes, container: bytes | None, at: int) -> tuple[Record, int] | None:
-    """The record that ``data``, from byte ``at`` of its object on, begins with, and its payload's CRC32C, as its intact header tells; None
-    without such a header, and where it goes on after the data. Neither payload nor hash were compared with anything."""
+def decode_damaged(data: bytes, container: bytes | None, at: int) -> Record | None:
+    """The record at the beginning of ``data``, byte ``at`` of its object, of which nothing but bytes of extents is damaged: its hash, which
+    leaves them out, is right. None: it is whole, or more of it is damaged."""
     size, header = peek_length(data, 0, at), intact_header(data, 0, container)
     if size is None or header is None or size > len(data):
         return None
-    payload_end = size - HASH_BYTES
-    crc = _whole(data[HEADER_BYTES - 4 : HEADER_BYTES], "big")
-    return Record(header, data[HEADER_BYTES:payload_end], data[payload_end:size], size), crc
+    payload, identity = data[HEADER_BYTES : size - HASH_BYTES], data[size - HASH_BYTES : size]
+    is_whole = crc32c_of_bytes(payload) == _whole(data[HEADER_BYTES - 4 : HEADER_BYTES], "big")
+    if is_whole or _identity(data[:HEADER_BYTES], payload) != identity:
+        return None
+    return Record(header, payload, identity, size)
 
 
 class LogReader:
     """Iterates the records of an APPEND file, from a byte offset, through ``read(offset, length)`` (short only at the end).
 
-    Memory is bounded by one window (or one record, where that is longer). When the iteration stops, ``offset`` is
-    after the last good record and
+    Memory is bounded by one window (or one longer record). When the iteration stops, ``offset`` is after the last good record and
 
     * ``ended == "clean"``: the file (or ``stop``) ends there, or nothing but zeros follows: its owner sets space aside;
-    * ``ended == "tail"``: ``tail_bytes`` bytes follow that are not a record (zeros at their end are not counted), and
-      ``reason`` says why not. A torn write looks so, and damage in the middle too: ask ``find_record_after``.
+    * ``ended == "tail"``: ``tail_bytes`` bytes follow that are not a record, and ``reason`` says why not. A torn write looks so, and
+      damage in the middle too: ask ``find_record_after``.
 
-    Iterating again goes on from ``offset`` with fresh reads, so that a follower can poll. A record whose header is
-    intact but of a version, type, length or place this program refuses is no torn write: ``Damaged`` is raised.
-    Whatever ``read`` raises passes through.
+    Iterating again goes on from ``offset`` with fresh reads. A record whose header is intact but of a version, type, length or place that
+    this program refuses is no torn write: ``Damaged``.
     """
 
     def __init__(
@@ -369,13 +368,11 @@ class LogReader:
         self, offset: int, *, lsn: int, token: bytes | None, moved: bool = False
     ) -> tuple[int, RecordHeader] | None:
         """The first intact record header of the claim with ``token`` (None: of any) with an lsn above ``lsn`` *after* byte ``offset``;
-        at its own byte, or at any with ``moved``.
+        at its own byte, or at any with ``moved``. With its byte offset.
 
-        ``offset`` is where the good records end (``self.offset``) and ``lsn`` the last good one's. Returns the header and
-        its byte offset, or None: then the damage at ``offset`` is the last thing in the file, as a torn write leaves it. A
-        header is proof enough: a record is written only after the one before it was made durable, so the damaged
-        one was whole once. The damaged record's own header, at ``offset``, proves nothing; if it is intact, nothing does that is within
-        its length. Bytes of users hold no such header: they do not know the token. Reads each byte once.
+        None: the damage at ``offset`` is the last thing in the file, as a torn write leaves it. A header is proof enough: a record is
+        written only after the one before it was made durable, so the damaged one was whole once. Nothing within the length of a damaged
+        record counts while that one's own header is intact. Bytes of users hold no such header: they do not know the token.
         """
         overlap = HEADER_BYTES - 1
         offset += peek_length(self._fetch(offset, HEADER_BYTES), 0, offset) or 1

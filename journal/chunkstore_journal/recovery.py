@@ -1,12 +1,10 @@
 """Materialising the state: a store is brought to a point of history by jumps and verified replay (protocol T4, 3.11, 3.12).
 
 Promises
-* Whatever a store holds at first, it ends at the asked point of H or is thrown away: every replayed record must follow
-  the one before it by lsn and hash, and its state digest is recomputed. A jump over streams that changed nothing is
-  proven by the digest of the next record applied. So a cache or snapshot is believed for nothing but speed.
+* Whatever a store holds at first, it ends at the asked point of H or is thrown away: every replayed record must follow the one before it
+  by lsn and hash, and its state digest is recomputed. The digest of the next record proves a jump over streams that changed nothing.
 * Never merges: a store that is not on H is discarded, and the next source is tried: cache, snapshots newest first,
   replay from the beginning where it still exists.
-Leaves out: deciding where history ends (T3), records not covered by a commit mark (the caller embeds them).
 """
 
 from __future__ import annotations
@@ -23,7 +21,8 @@ from chunkstore_journal.extents import check_moved, extents_of, lines_of
 from chunkstore_journal.history import Leg, Opened, Streams, position_after
 from chunkstore_journal.payloads import SnapshotLink, decode_note, decode_ops
 from chunkstore_journal.record import Record
-from chunkstore_journal.snapshot import list_snapshots, load_snapshot, read_snapshot_header
+from chunkstore_journal.snapshot import list_snapshots, load_snapshot
+from chunkstore_journal.snapshot_reader import read_snapshot_header
 
 __all__ = [
     "Materialised",
@@ -33,7 +32,7 @@ __all__ = [
     "commit_of",
     "commits_of_open",
     "materialise",
-    "records_of_leg",
+    "records_between",
     "replay_to",
     "route",
 ]
@@ -184,39 +183,32 @@ Link: TypeAlias = tuple[Record, Position, Position]
 """A record, and the points before and after it."""
 
 
-def records_of_leg(streams: Streams, start: Position, leg: Leg) -> Iterator[Link]:
+def records_between(streams: Streams, start: Position, end: Position) -> Iterator[Link]:
     """The records of a stream from ``start`` to where history leaves it.
 
-    Raises: ``ChunkNotFound`` (collected), ``Damaged`` (shorter than the recorded end, forked, unreadable), ``Mismatch``
-    (the very first record does not follow ``start``: then ``start`` is what is wrong).
+    Raises: ``ChunkNotFound`` (collected), ``Damaged`` (shorter than the recorded end, forked, unreadable).
     """
-    opened, end = leg.opened, leg.end
     if start.index >= end.index:
         return
-    epoch = opened.epoch
+    epoch = start.epoch
     log = streams.names.log(epoch)  # made once: names cost as much as decoding a record
     reader = streams.log_reader(epoch, start.end, end.end) if streams.mode == "append" else None
     source = iter(reader) if reader is not None else streams.read_slots(epoch, start.index, end.index)
     last = start
     while last.index < end.index:
         name = log if reader is not None else streams.names.slot(epoch, last.index)
-        try:
-            record = next(source, None)
-            if record is None:
-                raise Damaged(
-                    f"lsn {end.lsn} was recorded as the end of epoch {epoch}, but only lsn {last.lsn} is stored: data was lost",
-                    object=name,
-                    position=last.end,
-                )
-            before = last
-            last = position_after(record, before, object=name, end=reader.offset if reader is not None else 0)
-        except Damaged as damage:
-            if last is start and start.index > 1:
-                raise Mismatch(f"the record after lsn {start.lsn} does not follow it ({damage.message})") from damage
-            raise
+        record = next(source, None)
+        if record is None:
+            raise Damaged(
+                f"lsn {end.lsn} was recorded as the end of epoch {epoch}, but only lsn {last.lsn} is stored: data was lost",
+                object=name,
+                position=last.end,
+            )
+        before = last
+        last = position_after(record, before, object=name, end=reader.offset if reader is not None else 0)
         yield record, before, last
     if last != end:
-        raise Damaged(f"epoch {epoch} does not end as its successor recorded", object=opened.object, position=last.end)
+        raise Damaged(f"epoch {epoch} does not end as its successor recorded", object=name, position=last.end)
 
 
 def _apply_all(
@@ -251,7 +243,7 @@ def _take(streams: Streams, store: MetadataStore, step: _Step, progress: Progres
     payloads: list[bytes] = []
     size = 0
     log = streams.names.log(opened.epoch)
-    for record, before, position in records_of_leg(streams, step.start, step.leg):
+    for record, before, position in _following(streams, step):
         name, at = log if position.end else streams.names.slot(opened.epoch, before.index), before.end
         batch.append(commit_of(record, position, object=name, at=at))
         payloads.append(record.payload)
@@ -267,6 +259,19 @@ def _take(streams: Streams, store: MetadataStore, step: _Step, progress: Progres
     if batch:
         progress.count(len(batch), size, record.header.time_ms)
         _apply_all(store, batch, payloads, taken)
+
+
+def _following(streams: Streams, step: _Step) -> Iterator[Link]:
+    """The records of a step. Raises ``Mismatch`` where the very first one does not follow its start, which is then what is wrong."""
+    last = start = step.start
+    try:
+        for link in records_between(streams, start, step.leg.end):
+            last = link[2]
+            yield link
+    except Damaged as damage:
+        if last is start and start.index > 1:
+            raise Mismatch(f"the record after lsn {start.lsn} does not follow it ({damage.message})") from damage
+        raise
 
 
 def replay_to(
@@ -427,13 +432,11 @@ def materialise(
     """T4: a store at the end of ``leg``, made current in the cache; with ``past``, for which history goes on after that end, not current.
 
     ``ahead`` (lsn, hash) is the one record after that end that the caller is about to embed: a snapshot its owner took
-    there is as good, and the store then is one record further.
+    there is as good, and the store then is one record further. ``taken``: as of ``replay_to``, for what is applied to ``current``.
 
-    ``current`` is what ``cache.open_current`` gave, or None. If it is of no use it is discarded once another store has taken its
-    place, or there is none, or no room for both; it is kept, as far as it got, if the storage fails. ``discard`` does that
-    (default: the cache's), for callers whose readers may still be at it. A collector of the old
-    owner may delete snapshots and records under us, which looks like something missing: then start again from what
-    LATEST says now, a bounded number of times. ``taken`` is called, as by ``replay_to``, of what was applied to ``current``.
+    ``current`` is what ``cache.open_current`` gave, or None. If it is of no use, ``discard`` (default: the cache's) gets it once another
+    store has taken its place, or there is none, or no room for both; it is kept, as far as it got, if the storage fails. A collector of
+    the old owner may delete under us, which looks like something missing: then LATEST is asked anew, a bounded number of times.
 
     Raises: ``Damaged`` when no source leads there (``NothingLeads``: because it was collected); ``StorageFull``, ``StorageUnavailable``.
     """

@@ -3,39 +3,33 @@
 Promises: reads only. The state comes from the newest snapshot that can be read and is on history, or from the beginning, and leads up to
 the first record that is missing, damaged, or contradicts its digest. A record of which nothing but bytes of appends is damaged counts,
 if the next one names its hash. Records after the gap are counted, never replayed.
-Leaves out: the bytes of chunks (``chunkstore.backup.salvage``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from chunkstore import runtime
-from chunkstore.checksum import crc32c_combine, crc32c_extend, crc32c_of_bytes
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.journal import RecordKind, RecordsPast
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
-from chunkstore.metadata.lines import line_extents
 from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, Position
 from chunkstore.storage import ChunkHandle, iter_listing
 from chunkstore_journal.ends import contradicts, missing
-from chunkstore_journal.extents import extents_of, lines_of
+from chunkstore_journal.extents import lines_of
 from chunkstore_journal.history import Opened, Streams, position_after
 from chunkstore_journal.lease import read_lease
-from chunkstore_journal.payloads import BLOB_AT, decode_ops
-from chunkstore_journal.record import HEADER_BYTES, Record, decode_unproven, peek_length
-from chunkstore_journal.recovery import commit_of, commits_of_open
+from chunkstore_journal.payloads import decode_ops
+from chunkstore_journal.record import HEADER_BYTES, Record, decode_damaged, peek_length
+from chunkstore_journal.recovery import Link, commit_of, commits_of_open, records_between
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot
-from chunkstore_journal.walk import find_last_claim
+from chunkstore_journal.walk import find_last_claim, visible_records
 
 __all__ = ["LastGood", "damaged_record", "last_good_state"]
 
 _BATCH_RECORDS: Final = 256
-_WORKERS: Final = 16
 _NAMED_MAX: Final = 1_000
 
 
@@ -53,10 +47,6 @@ class _Stretch(NamedTuple):
     epoch: int
     opened: Opened | Damaged
     end: Position | None
-
-
-_Found: TypeAlias = tuple[Record, str, int, int, Damaged | None]
-"""A record, its object, where it begins and ends there, and what is damaged of it."""
 
 
 def last_good_state(streams: Streams, cache: MetadataCache) -> LastGood:
@@ -193,133 +183,53 @@ def _commits(streams: Streams, stretches: list[_Stretch], at: Position) -> Itera
             at = opened.position
         if end is None or at.lsn < end.lsn:
             token = opened.header.token if isinstance(opened, Opened) else None
-            for record, name, begin, position in _records(streams, at, end, token):
-                yield commit_of(record, position, object=name, at=begin)
+            for record, before, position in _records(streams, token, at, end):
+                yield commit_of(record, position, object=streams.object_of(epoch, before.index), at=before.end)
                 at = position
             if end is not None and (at.lsn, at.hash) != (end.lsn, end.hash):
                 text = f"epoch {epoch} does not end as its successor recorded"
                 raise Damaged(text, object=streams.names.stream(epoch), position=at.end)
 
 
-def _records(
-    streams: Streams, last: Position, end: Position | None, token: bytes | None
-) -> Iterator[tuple[Record, str, int, Position]]:
+def _records(streams: Streams, token: bytes | None, last: Position, end: Position | None) -> Iterator[Link]:
     """The records of a stream after ``last``. Those of which bytes of appends are damaged come with what proves their hashes: the next one
-    that is whole, or ``end``. Raises ``Damaged`` after the last good one."""
-    unproven: list[tuple[Record, str, int, Position]] = []
+    that is whole, or ``end``. Raises ``Damaged`` and ``ChunkNotFound`` after the last good one."""
+    unproven: list[Link] = []
     doubt: Damaged | None = None
-    reader = _log(streams, last, end, token) if streams.mode == "append" else _slots(streams, last, end)
-    for record, name, begin, stop, damage in reader:
+    while end is None or last.index < end.index:
+        is_log = streams.mode == "append"
         try:
-            last = position_after(record, last, object=name, end=stop)
-        except Damaged as error:
-            raise doubt or error from None
-        unproven.append((record, name, begin, last))
-        doubt = doubt or damage
-        if damage is None:
-            yield from unproven
-            unproven, doubt = [], None
+            found = visible_records(streams, token, last) if end is None else records_between(streams, last, end)
+            for link in found:
+                yield from unproven
+                yield link
+                last, unproven, doubt = link[2], [], None
+            if end is None and not is_log and last.index < max(_slots_of(streams, last.epoch), default=0):
+                raise Damaged("a record of history is missing", object=streams.object_of(last.epoch, last.index))
+            break
+        except Damaged as damage:
+            name = streams.object_of(last.epoch, last.index)
+            record = damaged_record(streams, name, last.end if is_log else None)
+            if record is None:
+                raise doubt or damage from None
+            text = "bytes of appends are damaged in this record"
+            doubt = doubt or Damaged(text, object=name, position=last.end)
+            stop = last.end + record.size if is_log else 0
+            before, last = last, position_after(record, last, object=name, end=stop)
+            unproven.append((record, before, last))
     if doubt is not None and (end is None or (last.lsn, last.hash) != (end.lsn, end.hash)):
         raise doubt
     yield from unproven
 
 
-def _log(streams: Streams, start: Position, end: Position | None, token: bytes | None) -> Iterator[_Found]:
-    name, lsn, doubted = streams.names.log(start.epoch), start.lsn, -1
-    reader = streams.log_reader(start.epoch, start.end, None if end is None else end.end)
-    while True:
-        begin = reader.offset
-        for record in reader:
-            yield record, name, begin, reader.offset, None
-            begin, lsn = reader.offset, record.header.lsn
-        if reader.ended == "clean":
-            break
-        found = damaged_record(streams, name, begin)
-        if found is None:
-            if end is None and reader.find_record_after(begin, lsn=lsn, token=token, moved=True) is None:
-                return  # as a torn write leaves it
-            if doubted == begin:
-                raise Damaged(reader.reason, object=name, position=begin)
-            doubted = begin  # once more: an owner that is alive may have gone on meanwhile
-            continue
-        record, damage = found
-        reader.offset, lsn = begin + record.size, record.header.lsn
-        yield record, name, begin, reader.offset, damage
-    if end is not None and begin < end.end:
-        raise Damaged(f"{end.end - begin} bytes of it are missing", object=name, position=begin)
+def damaged_record(streams: Streams, name: str, begin: int | None) -> Record | None:
+    """The record at byte ``begin`` of a log (None: in a slot of its own) of which nothing but bytes of appends is damaged.
 
-
-def _slots(streams: Streams, start: Position, end: Position | None) -> Iterator[_Found]:
-    epoch = start.epoch
-    stop = max(_slots_of(streams, epoch), default=0) + 1 if end is None else end.index
-    pool = runtime.pool("journal-salvage", _WORKERS)
-    try:
-        for first in range(start.index, stop, _WORKERS):
-            indexes = range(first, min(stop, first + _WORKERS))
-            # One that cannot be read must not hide those before it, which are asked for at the same time.
-            calls = [partial(_slot, streams, epoch, index) for index in indexes]
-            for index, found in zip(indexes, pool.run_all(calls), strict=True):
-                if isinstance(found, Damaged):
-                    raise found
-                record, damage = found
-                if record.header.kind == RecordKind.SEAL and end is None and index == stop - 1:
-                    return
-                yield record, streams.names.slot(epoch, index), 0, 0, damage
-    finally:
-        pool.close()
-
-
-def _slot(streams: Streams, epoch: int, index: int) -> tuple[Record, Damaged | None] | Damaged:
-    name = streams.names.slot(epoch, index)
-    try:
-        return streams.read_slot(epoch, index), None
-    except Damaged as damage:
-        return damaged_record(streams, name, None) or damage
-    except ChunkNotFound:
-        return Damaged("a record of history is missing", object=name)
-
-
-def damaged_record(streams: Streams, name: str, begin: int | None) -> tuple[Record, Damaged] | None:
-    """The record at byte ``begin`` of a log (None: in a slot of its own) of which nothing but bytes of appends is damaged, and what to say
-    of it. Raises ``ChunkNotFound``, and what the storage raises.
-
-    Its header has its CRC32C, and the payload's CRC32C in it is what follows from the payload with the CRC32Cs of the extents in the place
-    of their bytes. That the record was durable only the next one proves, which names its hash.
+    That it was durable only the next one proves, which names its hash. Raises ``ChunkNotFound``, and what the storage raises.
     """
     handle, position = ChunkHandle(name, False), begin or 0
     size = peek_length(streams.storage.read(handle, position, HEADER_BYTES), 0, position)
-    found = decode_unproven(streams.storage.read(handle, position, size or HEADER_BYTES), streams.container, position)
-    if found is None:
-        return None
-    record, crc = found
-    if crc32c_of_bytes(record.payload) == crc:
-        return None  # its hash is damaged
-    try:
-        extents = _extents(record, begin, name)
-    except Damaged:
-        return None
-    proven, at = 0, 0
-    for start, length, part in extents:
-        proven = crc32c_combine(crc32c_extend(proven, record.payload[at:start]), part, length)
-        at = start + length
-    if not extents or crc32c_extend(proven, record.payload[at:]) != crc:
-        return None
-    return record, Damaged("bytes of appends are damaged in this record", object=name, position=position)
-
-
-def _extents(record: Record, begin: int | None, name: str) -> list[tuple[int, int, int]]:
-    """The extents in a payload: begin, length and CRC32C. Raises ``Damaged``."""
-    position = begin or 0
-    lines = lines_of(record, begin, object=name, position=position)
-    if lines is None:
-        ops, rows = decode_ops(record.payload, object=name, position=position)
-        found = extents_of(record, ops, rows, begin=begin, object=name, position=position)
-        return [(row.object_offset - position - HEADER_BYTES, row.length, row.crc32c or 0) for _, row in found]
-    extents, at = list[tuple[int, int, int]](), BLOB_AT
-    for _, _, length, part in line_extents(lines):
-        extents.append((at, length, part))
-        at += length
-    return extents
+    return decode_damaged(streams.storage.read(handle, position, size or HEADER_BYTES), streams.container, position)
 
 
 # ---- records after the gap

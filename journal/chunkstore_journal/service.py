@@ -1,8 +1,7 @@
 """``JournalService`` for one container: the port's face over claims, streams, recovery, snapshots and collection.
 
-Promises: see ``chunkstore.journal.JournalService``. A self-take-over that failed half-way is continued by the next call
-with the same claim and the same bytes, so a process can never meet its own attempt as a stranger.
-Leaves out: threads; calls that change anything come from one thread at a time (the engine's committer and its upkeep).
+Promises: as the port. A self-take-over that failed half-way is continued by the next call with the same claim and the same bytes, so a
+process never meets its own attempt as a stranger. Calls that change anything come from one thread at a time.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from collections.abc import Callable
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkNotFound, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
-from chunkstore.metadata.inline_index import oldest_inline_record
-from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
+from chunkstore.metadata.retained import oldest_inline_record, pinned_lsn
 from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.claim import ClaimAttempt, new_attempt
@@ -94,11 +92,8 @@ class ContainerJournal(JournalService):
         return self._adopt(ownership)
 
     def found(self, make: Callable[[int, bytes], SnapshotLink]) -> None:
-        """Make the container of a state: ``make`` writes it, under a claim, and the container's first OPEN carries it. No one owns it
-        then.
-
-        Raises as ``take_over``, ``Conflict`` (it has begun), and what ``make`` raises. Retry: safe, begins anew.
-        """
+        """Make the container of a state that ``make`` writes under a claim (epoch, token). No one owns it then. Raises as ``take_over``,
+        ``Conflict`` (it has begun), and what ``make`` raises. Retry: safe, begins anew."""
         check_writable(self._storage, self._format, self._settings)
         with naming_salvage():
             Founding(self._streams, self._cache, self._settings, make=make).found()

@@ -2,7 +2,6 @@
 
 Promises: an acknowledged record is the object in its slot; a successor ends the stream by being first in the next free
 slot, for ever, so a zombie's next record finds the name taken, however late it comes.
-Leaves out: choosing the stream to end (``claim``), replay (``recovery``).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from chunkstore_journal.claim import ClaimAttempt, encode_seal_record
 from chunkstore_journal.history import Opened, Streams, position_after, probe_dense
 from chunkstore_journal.payloads import decode_seal
 from chunkstore_journal.record import Record, decode_slot
-from chunkstore_journal.slots import Foreign, Mine, Undecided, put_decided
+from chunkstore_journal.slots import Undecided, put_decided
 from chunkstore_journal.stream import OwnedStream
 
 __all__ = ["SlotStream", "seal_stream"]
@@ -28,24 +27,24 @@ class SlotStream(OwnedStream):
     def _commit(self, data: bytes) -> int:
         name = self._names.slot(self.epoch, self.head.index)
         try:
-            decision = put_decided(self._storage, name, data, deadline_s=self._deadline_s)
+            stored = put_decided(self._storage, name, data, deadline_s=self._deadline_s)
         except Undecided as undecided:
             raise self._broken(undecided.error, happened=None) from undecided
         except (StorageFull, AccessDenied) as refused:
             raise self._broken(refused, happened=False) from refused
         except Damaged as damage:
             raise self._broken(damage, happened=None) from damage
-        if isinstance(decision, Mine):
+        if stored == data:
             # The slot is ours, but of which tree? Where a name can mean one object only, nothing is asked.
             if not self._answer(self.sees_own_claim, name):
                 raise self._broken(self.moved(), happened=None)
             return 0
-        raise self._refused(name, decision)
+        raise self._refused(name, stored)
 
-    def _refused(self, name: str, decision: Foreign) -> Exception:
+    def _refused(self, name: str, stored: bytes) -> Exception:
         # A foreign object in our next slot is decisive (A5): our record is not there and never will be.
         try:
-            record = decode_slot(decision.data, object=name, container=self._container)
+            record = decode_slot(stored, object=name, container=self._container)
             if record.header.kind == RecordKind.SEAL:
                 owner = decode_seal(record.payload, object=name, position=0).by_epoch
             else:
@@ -99,10 +98,11 @@ def seal_stream(
         judge(last)
         # P6: the record before the SEAL must be as durable as the SEAL that vouches for it.
         storage.harden(names.slot(epoch, index - 1))
-        decision = put_decided(storage, name, encode_seal_record(streams, attempt, epoch, index), deadline_s=deadline_s)
-        if isinstance(decision, Mine):
+        seal = encode_seal_record(streams, attempt, epoch, index)
+        stored = put_decided(storage, name, seal, deadline_s=deadline_s)
+        if stored == seal:
             return last
-        record = decode_slot(decision.data, object=name, container=streams.container)
+        record = decode_slot(stored, object=name, container=streams.container)
         if record.header.kind == RecordKind.SEAL:
             # Another claimant was first: its SEAL is as good as ours, once it is durable.
             storage.harden(name)

@@ -2,12 +2,12 @@
 
 Promises: the bytes offered for a name never change while its fate is open; "taken" is read back and compared whole, so a
 lost reply is recognised as our own success; "not there" after a failed attempt proves nothing and is never believed.
-Leaves out: what the loser does about it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TypeVar
 
 from chunkstore.config import LIMITS
 from chunkstore.deadline import Backoff
@@ -23,23 +23,18 @@ from chunkstore.errors import (
 )
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["MINE", "Foreign", "Mine", "Undecided", "put_decided", "race_backoff", "read_if_present", "read_whole"]
+__all__ = [
+    "Undecided",
+    "put_decided",
+    "race_backoff",
+    "read_hint",
+    "read_if_present",
+    "read_whole",
+]
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 1.0
-
-
-class Mine(NamedTuple):
-    """The name holds exactly our bytes."""
-
-
-class Foreign(NamedTuple):
-    """The name holds these bytes of another writer, for ever: ours are not, and never will be, stored there."""
-
-    data: bytes
-
-
-MINE = Mine()
+T = TypeVar("T")
 
 
 class Undecided(Exception):
@@ -72,8 +67,17 @@ def read_if_present(storage: ChunkStorage, name: str, *, size_max: int = LIMITS.
         return None
 
 
-def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: float) -> Mine | Foreign:
-    """Create ``name`` with ``data`` unless it exists, and learn for certain who holds it.
+def read_hint(storage: ChunkStorage, name: str, decode: Callable[..., T]) -> T | None:
+    """What the hint under ``name`` says; None when there is none or it is unreadable: a hint proves nothing either way."""
+    try:
+        data = read_if_present(storage, name, size_max=LIMITS.small_object_bytes_max)
+        return None if data is None else decode(data, object=name)
+    except Damaged:
+        return None
+
+
+def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: float) -> bytes:
+    """Create ``name`` with ``data`` unless it exists, and return what it holds for ever: ``data``, or the bytes of another writer.
 
     Raises: ``StorageFull``, ``AccessDenied``, ``RootUnavailable``, or another answer to the first attempt (certainly did not
     happen); ``Undecided`` (may still happen: keep the bytes, ask again, or let another writer occupy the name); ``Damaged``
@@ -86,14 +90,13 @@ def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: fl
         error: StorageUnavailable
         try:
             if storage.create_if_absent(name, data):
-                return MINE
+                return data
             taken = True
             found = read_whole(storage, name, size_max=max(len(data), LIMITS.record_bytes_max))
-            if found != data:
-                return Foreign(found)
-            # Our own earlier attempt, seen again: visible is not yet durable if its reply was lost (P6).
-            storage.harden(name)
-            return MINE
+            if found == data:
+                # Our own earlier attempt, seen again: visible is not yet durable if its reply was lost (P6).
+                storage.harden(name)
+            return found
         except ChunkNotFound as missing:
             error = StorageUnavailable(f"{name} was taken and then not readable", object=name)
             error.__cause__ = missing

@@ -1,17 +1,9 @@
 """Snapshots: the whole state at one point of history, in one self-certifying object (protocol 3.11, A8).
 
-Promises
-* A snapshot is written from one consistent view, in key order, and read back in full before it is named anywhere;
-  what fails that is deleted again. Names are unique, nothing is ever overwritten.
-* Reading uses bounded memory (one block), and believes nothing before its checksum: blocks have CRCs; row count, state
-  digest and the hash of all bytes are compared at the end. The consumer of the pairs must reach that end (``verified``)
-  before using them; ``load_snapshot`` does.
-
-Leaves out: whether the snapshot's position is on history (the caller compares ``header.position.hash`` with the
-chain), when to write one, which to keep.
-
-Where a storage cannot append, a snapshot of more than ``part_bytes`` is split: parts ``<name>.p0000`` and so on hold
-blocks; the object itself, written last, holds the header, the list of parts, the last blocks and the trailer.
+Promises: a snapshot is written from one consistent view, in key order, and read back in full before it is named anywhere; what fails that
+is deleted again. Names are unique, nothing is ever overwritten. A snapshot of more than ``part_bytes`` is split: parts ``<name>.p0000``
+and so on hold blocks; the object itself, written last, holds the header, the list of parts, the last blocks and the trailer.
+Leaves out: whether the snapshot is on history, when to write one, which to keep.
 """
 
 from __future__ import annotations
@@ -41,50 +33,33 @@ from chunkstore_journal.snapshot_reader import (
     SnapshotReader,
     Tally,
     part_name,
-    read_snapshot_header,
     verify_snapshot,
 )
 from chunkstore_journal.wire import encode_frame, pack
 
 __all__ = [
-    "RowsSink",
-    "SnapshotHeader",
-    "SnapshotReader",
+    "ObjectSink",
     "StoredSnapshot",
     "delete_snapshot",
     "list_snapshots",
     "load_snapshot",
     "main_name",
-    "object_sink",
-    "read_snapshot_header",
-    "verify_snapshot",
     "write_base",
     "write_rows",
     "write_snapshot",
 ]
 
-PART_BYTES = 64 * MIB
-BASE_PART_BYTES = 16 * MIB
+PART_BYTES = 16 * MIB
 _NO_HEADER = b"\0"
 """Stands for a header that is not known yet."""
 _BLOCK_BYTES = 1 * MIB
 """A block is closed when its rows reach this; with the longest row on top it stays below the readers' limit."""
-_SYNC_BYTES = 64 * MIB
-"""Sync at least this often, so that a long write does not pile up in the page cache and stall the journal's syncs."""
 _SCAN_START, _SCAN_STOP = b"\x01", b"\xff"
 
 
-class _Part(NamedTuple):
-    size: int
-    hash: bytes
-
-
 class StoredSnapshot(NamedTuple):
-    """A snapshot as LIST shows it: ``size`` in bytes and ``objects`` with its parts.
-
-    ``epoch``: its writer's. ``has_main``: the object that makes it a snapshot is there; else parts wait for a sweep. ``modified_ms`` is
-    that object's.
-    """
+    """A snapshot of writer ``epoch`` as LIST shows it: ``size`` and ``objects`` with its parts. ``has_main``: the object that makes it
+    a snapshot is there, of time ``modified_ms``; else parts wait for a sweep."""
 
     name: str
     lsn: int
@@ -109,44 +84,16 @@ class RowsSink(Protocol):
     def end(self, trailer: bytes) -> None: ...
 
 
-class _AppendSink:
-    """Writes pieces to one object as they come."""
+class ObjectSink:
+    """Gathers frames into part objects of ``part_bytes``; header, list of parts and the rest go into the main object, at last."""
 
-    def __init__(self, storage: ChunkStorage, name: str) -> None:
-        self._storage = storage
-        self._name = name
-        self._handle = storage.create(name)
-        self._hash = blake2b(digest_size=FILE_HASH_BYTES)
-        self._unsynced = 0
-        self.size = 0
-
-    def write(self, frame: bytes) -> None:
-        self._storage.write(self._handle, self.size, frame)
-        self._hash.update(frame)
-        self.size += len(frame)
-        self._unsynced += len(frame)
-        if self._unsynced >= _SYNC_BYTES:
-            self._storage.sync([self._name])
-            self._unsynced = 0
-
-    def finish(self) -> bytes:
-        return self._hash.digest()
-
-    def end(self, trailer: bytes) -> None:
-        self.write(trailer)
-        self._storage.sync([self._name])
-
-
-class _PartsSink:
-    """Gathers pieces into part objects of ``part_bytes``; header, list of parts and the rest go into the main object."""
-
-    def __init__(self, storage: ChunkStorage, name: str, part_bytes: int) -> None:
+    def __init__(self, storage: ChunkStorage, name: str, part_bytes: int = PART_BYTES) -> None:
         self._storage = storage
         self._name = name
         self._part_bytes = part_bytes
         self.header = b""
         """The first frame; one that is only known at last is put here then, in the place of any first one."""
-        self._parts: list[_Part] = []
+        self._parts: list[tuple[int, bytes]] = []
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self.size = 0
@@ -160,14 +107,14 @@ class _PartsSink:
         if self._pending_bytes >= self._part_bytes:
             data = b"".join(self._pending)
             self._create(part_name(self._name, len(self._parts)), data)
-            self._parts.append(_Part(len(data), blake2b(data, digest_size=FILE_HASH_BYTES).digest()))
+            self._parts.append((len(data), blake2b(data, digest_size=FILE_HASH_BYTES).digest()))
             self.size += len(data)
             self._pending.clear()
             self._pending_bytes = 0
 
     def finish(self) -> bytes:
         if self._parts:
-            self._pending.insert(0, _frame(FrameKind.PARTS, tuple(tuple(part) for part in self._parts)))
+            self._pending.insert(0, _frame(FrameKind.PARTS, tuple(self._parts)))
         self._pending.insert(0, self.header)
         state = blake2b(digest_size=FILE_HASH_BYTES)
         for piece in self._pending:
@@ -202,11 +149,6 @@ def _blocks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[bytes]]:
             size = 0
     if flat:
         yield flat
-
-
-def object_sink(storage: ChunkStorage, name: str, part_bytes: int = PART_BYTES) -> _AppendSink | _PartsSink:
-    """Writes frames to a new object, in parts where the storage cannot append. Raises what the storage raises."""
-    return _AppendSink(storage, name) if storage.capabilities.append else _PartsSink(storage, name, part_bytes)
 
 
 def write_rows(
@@ -253,18 +195,16 @@ def write_snapshot(
 ) -> SnapshotReport:
     """Write everything ``view`` shows into a new snapshot, make it durable, read it all back, and report it.
 
-    ``container`` is the 16-byte uuid, ``epoch`` the writer's. Memory: a few blocks; on storages without append about
-    twice ``part_bytes``. Atomicity: until it returns the name is not known elsewhere; after any error the objects are deleted as far as
-    that is possible. Retry: safe (a new name each time).
+    ``container`` is the 16-byte uuid, ``epoch`` the writer's. Memory: about twice ``part_bytes``. Atomicity: until it returns the name is
+    not known elsewhere; after any error the objects are deleted as far as that is possible. Retry: safe (a new name each time).
 
-    Raises: ``Damaged`` (the view's rows do not have its digest, or what was read back differs), and what the storage
-    raises.
+    Raises: ``Damaged`` (the view's rows do not have its digest, or what was read back differs), and what the storage raises.
     """
     position, digest = view.head
     name = names.snapshot(position.lsn, epoch, runtime.token(8).hex())
     header = SnapshotHeader(container, epoch, position, digest, runtime.now_ms())
     with _deleted_on_failure(storage, name):
-        sink, tally = object_sink(storage, name, part_bytes), Tally()
+        sink, tally = ObjectSink(storage, name, part_bytes), Tally()
         rows = view.scan(_SCAN_START, _SCAN_STOP)
         write_rows(sink, _header_frame(header), rows, tally, name=name, digest=digest)
         _require_read_back(storage, name, header, tally)
@@ -279,17 +219,16 @@ def write_base(
     epoch: int,
     token: bytes,
     pages: Iterable[list[tuple[bytes, bytes]]],
-    part_bytes: int = BASE_PART_BYTES,
+    part_bytes: int = PART_BYTES,
 ) -> SnapshotLink:
-    """Write rows and index entries, which come in ascending key order, in pages of up to 2 MiB, as the state that a container begins with
-    (protocol 3.11); durable, and read back. ``epoch`` and ``token``: of the claim whose OPEN is to carry it; of no one else's history can
-    it be a part.
+    """Write rows and index entries, which come in ascending key order, in pages, as the state that a container begins with (protocol 3.11);
+    durable, and read back. ``epoch`` and ``token``: of the claim whose OPEN is to carry it; of no one else's history can it be a part.
 
-    What the rows sum up to is known at last, so they are always in parts, and the header is written after them. Memory: some
-    ``part_bytes``. Raises and leaves what ``write_snapshot`` does, and what reading the pages raises. Retry: safe (a new name each time).
+    What the rows sum up to is known at last, so the header is made after them. Raises and leaves what ``write_snapshot`` does, and what
+    reading the pages raises. Retry: safe (a new name each time).
     """
     name = names.snapshot(0, epoch, runtime.token(8).hex())
-    sink, tally = _PartsSink(storage, name, part_bytes), Tally()
+    sink, tally = ObjectSink(storage, name, part_bytes), Tally()
     with _deleted_on_failure(storage, name):
         sink.header = _NO_HEADER
         blocks = _write_blocks(sink, chain.from_iterable(pages), tally, name)
@@ -328,10 +267,7 @@ def _deleted_on_failure(storage: ChunkStorage, name: str) -> Iterator[None]:
 
 
 def delete_snapshot(storage: ChunkStorage, name: str) -> int:
-    """Delete a snapshot, the main object first (without it, nothing of it can be used), then its parts.
-
-    Returns the bytes deleted. Deleting what is not there is success. Retry: safe. Raises what the storage raises.
-    """
+    """Delete a snapshot, the main object first: without it, nothing of it can be used. Returns the bytes deleted. Retry: safe."""
     size = 0
     for info in list(iter_listing(storage, name)):
         if main_name(info.name) != name:

@@ -1,9 +1,7 @@
 """Reading snapshots, and the rows of exports: frames, blocks and the verdict at the end (protocol 3.11).
 
-Promises: bounded memory (a window, and one block of at most ``LIMITS.snapshot_block_bytes_max``), and nothing is believed before its
-checksum: blocks have CRCs; row count, state digest and the hash of all bytes are compared at the end. The consumer of
-the pairs must reach that end (``verified``) before using them.
-Leaves out: whether the snapshot's position is on history (the caller compares ``header.position.hash`` with the chain).
+Promises: bounded memory (a window and one block), and nothing is believed before its checksum: blocks have CRCs; row count, state digest
+and the hash of all bytes are compared at the end, which a consumer of the pairs must reach (``verified``) before using them.
 """
 
 from __future__ import annotations

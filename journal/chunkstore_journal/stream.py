@@ -2,9 +2,7 @@
 
 Promises: lsn, index and hash chain continue without a hole; ``committed_lsn`` names the record before, which is decided
 because records are built one at a time; labels of time never go backwards (invariant 30). A stream that failed once
-takes no further record: its tail is for the take-over to judge (protocol 3.9). A look that finds no newer claim counts only
-if our own claim is seen after it, the very object that we made (protocol 3.6).
-Leaves out: how a record becomes durable and fenced (``slot_stream``, ``append_stream``).
+takes no further record (protocol 3.9). "No newer claim" counts only if our own claim is seen after it, the very object we made (3.6).
 """
 
 from __future__ import annotations
@@ -15,12 +13,20 @@ from typing import Literal, NoReturn, TypeVar
 
 from chunkstore.config import KIB, LIMITS, Settings
 from chunkstore.deadline import Backoff
-from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner, OutcomeUnknown, StorageUnavailable
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    Closed,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    StorageUnavailable,
+)
 from chunkstore.journal import Batch, Journal, JournalBroken, Place, RecordKind
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Line, Lines, Position
 from chunkstore.records.names import journal_place
-from chunkstore_journal.claim import is_seen, moved
+from chunkstore_journal.claim import moved
 from chunkstore_journal.extents import encode_lines
 from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.payloads import BLOB_AT, encode_note, encode_ops
@@ -187,11 +193,11 @@ class OwnedStream(Journal):
             raise self.moved()
 
     def sees_own_claim(self) -> bool:
-        """Whether our claim is still where we made it. Raises ``StorageUnavailable``.
-
-        Where it is not, the root or the container's folder was moved, unmounted or replaced, and "no newer claim" says nothing.
-        """
-        return not self._claim or is_seen(self._storage, self._claim_name, self._claim)
+        """Whether our claim is still where we made it: else the root or folder was moved or replaced. Raises ``StorageUnavailable``."""
+        try:
+            return not self._claim or self._storage.identity(self._claim_name) == self._claim
+        except ChunkNotFound:
+            return False
 
     def moved(self) -> StorageUnavailable:
         """What is said where our claim is not seen."""
@@ -214,10 +220,7 @@ class OwnedStream(Journal):
         )
 
     def _answer(self, question: Callable[[], T], name: str) -> T:
-        """What the storage answers to a question that a record waits for, which is written under ``name``.
-
-        Asking is free of effects, so it may be repeated; the record stays unacknowledged meanwhile.
-        """
+        """The storage's answer to a question without effects, repeated while a record, written under ``name``, waits for it."""
         backoff: Backoff | None = None
         while True:
             try:

@@ -3,7 +3,6 @@
 Promises: one code path for opening, restart, fail-over, every journal error and every roll. What an OPEN fixes (its
 predecessor and the cut) was made durable before it, and is fixed for ever by put-if-absent. A claimant that met a later
 one raises ``NotOwner`` and has changed nothing that counts.
-Leaves out: politeness (``lease``).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from chunkstore_journal.payloads import (
 from chunkstore_journal.record import RecordHeader, encode_record
 from chunkstore_journal.recovery import Materialised, Progress, commit_of, materialise
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
-from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
+from chunkstore_journal.slots import Undecided, put_decided, read_if_present
 from chunkstore_journal.stream import OwnedStream
 from chunkstore_journal.walk import last_label_ms
 
@@ -155,10 +154,7 @@ class TakeOver:
         return claim_next(self._storage, self._names, top, deadline_s=self._deadline_s)
 
     def _require_own_claim(self, own: OwnedStream, attempt: ClaimAttempt) -> None:
-        """Raise unless the claim that we take over from is seen where we made it: in another tree we own nothing.
-
-        Raises ``StorageUnavailable``; ``NotOwner`` where a stranger's claim above it explains more.
-        """
+        """Raise unless the claim that we take over from is seen where we made it: ``StorageUnavailable``, or ``NotOwner`` above it."""
         if own.sees_own_claim():
             return
         found = read_if_present(self._storage, self._names.epoch(attempt.epoch), size_max=LIMITS.small_object_bytes_max)
@@ -258,37 +254,32 @@ class TakeOver:
         closed: ClosedStream,
         found: Materialised,
     ) -> bytes:
-        """The OPEN's bytes. Extents that the embedded record brings are given their place in our OPEN, in the same step: where it is so
-        far is after the cut (protocol 3.7)."""
-        claim, end = attempt.claim, closed.end
-        last_lsn, last_hash = end.lsn, end.hash
+        """The OPEN's bytes. Extents of the embedded record get their place in our OPEN in the same step (protocol 3.7)."""
+        claim, end, last = attempt.claim, closed.end, adopted_position(closed)
         with found.store.view() as view:
-            digest = view.head.digest
-            digest_after, changed = (digest, {}) if closed.embedded is None else self._embedded(view, closed)
+            digest_before = view.head.digest
+            digest, changed = self._embedded(view, closed)
         time_ms = max(runtime.now_ms(), found.progress.time_ms)
         # Before the first OPEN there is what the container begins with: nothing, or a state (protocol 3.11).
         base = end
         if previous is not None:
             # The digest is the judge of "changed no row": equal digests are equal states, so readers may jump.
-            unchanged = previous.is_quiet and digest == previous.header.digest
+            unchanged = previous.is_quiet and digest_before == previous.header.digest
             base = previous.payload.base if unchanged else end
             # Who replayed to the end has looked at the last record's label, and the embedded one's, below, is none older.
             looked = found.progress.records or closed.embedded is not None
             label_ms = previous.header.time_ms if looked else last_label_ms(self._streams, previous, end)
             time_ms = max(time_ms, label_ms)
         if closed.embedded is not None:
-            inner = closed.embedded.header
-            last_lsn, last_hash = inner.lsn, closed.embedded.hash
-            time_ms = max(time_ms, inner.time_ms)
-            digest = digest_after
+            time_ms = max(time_ms, closed.embedded.header.time_ms)
         payload = OpenPayload(
             epoch=claim.epoch,
             token=claim.token,
             previous_epoch=previous.epoch if previous is not None else 0,
             end_index=end.index,
             end_byte=end.end,
-            last_lsn=last_lsn,
-            last_hash=last_hash,
+            last_lsn=last.lsn,
+            last_hash=last.hash,
             embedded=closed.embedded_data,
             base=base,
             snapshot=self._newest_snapshot(previous, found, end),
@@ -303,21 +294,21 @@ class TakeOver:
         payload = payload._replace(rows=moved_rows)
         digest = (digest + digest_of_moves) % DIGEST_MODULUS
         header = RecordHeader(
-            RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
+            RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last.lsn + 1, last.lsn, last.hash,
             digest, claim.token, time_ms,
         )  # fmt: skip
         return encode_record(header, encode_open(payload))[0]
 
     def _embedded(self, view: MetadataView, closed: ClosedStream) -> tuple[int, dict[bytes, bytes | None]]:
         """The digest after the embedded record, recomputed: it is not applied before our OPEN makes it history (A12). And its rows."""
-        assert closed.embedded is not None
         digest, at = view.head.digest, view.head.position
-        header = closed.embedded.header
-        name = self._names.log(header.epoch)
-        here = Position(header.lsn, closed.embedded.hash, header.epoch, header.index + 1, 0)
+        if closed.embedded is None:
+            return digest, {}
+        here = adopted_position(closed)._replace(end=0)
+        name = self._names.log(here.epoch)
         commit = commit_of(closed.embedded, here, object=name, at=closed.end.end, embedded=True)
         # Its owner may have applied it, and the state comes from its snapshot or its cache.
-        applied = at.lsn == header.lsn
+        applied = at.lsn == here.lsn
         if commit.lines is None:
             rows = dict(commit.rows)
         elif applied:
@@ -332,7 +323,7 @@ class TakeOver:
         digest = (digest + _sum_of(view, list(rows.items()))) % DIGEST_MODULUS
         if commit.digest not in (None, digest):
             raise Damaged(
-                f"the record with lsn {closed.embedded.header.lsn} does not lead to the state it names; if the local cache "
+                f"the record with lsn {here.lsn} does not lead to the state it names; if the local cache "
                 "is at fault, deleting it helps",
                 object=name,
                 position=closed.end.end,
@@ -356,9 +347,9 @@ class TakeOver:
         if self._streams.mode == "append":
             # Before OPEN, not after it: then a stream that was opened and has no file has lost it.
             self._create_log(attempt)
-        decision = put_decided(storage, names.slot(epoch, 0), attempt.open_data, deadline_s=self._deadline_s)
-        opened = self._streams.decode_slot0(epoch, attempt.open_data if isinstance(decision, Mine) else decision.data)
-        if not isinstance(decision, Mine) or not isinstance(opened, Opened):
+        stored = put_decided(storage, names.slot(epoch, 0), attempt.open_data, deadline_s=self._deadline_s)
+        opened = self._streams.decode_slot0(epoch, stored)
+        if stored != attempt.open_data or not isinstance(opened, Opened):
             if isinstance(opened, Opened):
                 # Only who claimed an epoch opens it, and the claim is ours: the former claim was lost.
                 raise Damaged(

@@ -16,11 +16,11 @@ from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
 from chunkstore_journal.append_stream import is_suspect, last_record
-from chunkstore_journal.claim import find_top, read_latest, read_voided
+from chunkstore_journal.claim import find_top, next_below, read_latest, read_voided
 from chunkstore_journal.history import Leg, Opened, Streams, position_after, probe_dense
 from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.record import Record, RecordHeader
-from chunkstore_journal.recovery import Link, Mismatch, records_of_leg
+from chunkstore_journal.recovery import Link, records_between
 
 __all__ = [
     "collected_max",
@@ -34,6 +34,7 @@ __all__ = [
     "newest_opened",
     "stored_records",
     "visible_end",
+    "visible_records",
 ]
 
 _ASKED_MAX = 5
@@ -47,23 +48,26 @@ def find_last_claim(streams: Streams) -> int:
     return find_top(streams.storage, streams.names, hint)
 
 
-def newest_opened(streams: Streams, top: int | None = None) -> int:
-    """The newest epoch that opened, at or below ``top``; 0: none."""
+def newest_opened(streams: Streams, top: int | None = None, low: int = 0) -> Opened | None:
+    """The newest stream above epoch ``low`` that opened, at or below ``top``."""
     epoch = find_last_claim(streams) if top is None else top
-    while epoch and not isinstance(streams.slot0(epoch), Opened):
-        epoch -= 1
-    return epoch
+    hint = read_voided(streams.storage, streams.names) if epoch - low > 2 else None
+    while epoch > low:
+        found = streams.slot0(epoch)
+        if isinstance(found, Opened):
+            return found
+        epoch = next_below(streams, epoch, hint) if found is not None else epoch - 1
+    return None
 
 
-def named_snapshots(streams: Streams, newest: int) -> list[SnapshotLink]:
+def named_snapshots(streams: Streams, newest: Opened | None) -> list[SnapshotLink]:
     """What LATEST and the newest OPEN name."""
     latest = read_latest(streams.storage, streams.names)
-    opened = streams.opened(newest)
-    links = (latest.snapshot if latest is not None else None, opened.payload.snapshot)
+    links = latest.snapshot if latest is not None else None, newest.payload.snapshot if newest is not None else None
     return list({link.name: link for link in links if link is not None}.values())
 
 
-def collected_max(streams: Streams, newest: int) -> int:
+def collected_max(streams: Streams, newest: Opened | None) -> int:
     """The lsn up to which records may be gone: a snapshot named by a note or an OPEN is there."""
     return max((link.lsn for link in named_snapshots(streams, newest)), default=0)
 
@@ -87,27 +91,31 @@ def legs_of_history(streams: Streams, top: int) -> Iterator[Leg]:
 
 def visible_end(streams: Streams, opened: Opened) -> Position:
     """Where the visible records of a stream that no OPEN has ended end. Raises ``Damaged``."""
-    last = opened.position
+    end = opened.position
     with suppress(ChunkNotFound):
-        if streams.mode == "append":
-            for _, position in _visible_in_log(streams, opened, opened.position):
-                last = position
-        else:
-            for record in streams.read_slots(opened.epoch, 1, None):
-                last = position_after(record, last, object=streams.names.slot(opened.epoch, last.index))
-    return last
+        for _, _, position in visible_records(streams, opened.header.token, opened.position):
+            end = position
+    return end
 
 
-def _visible_in_log(streams: Streams, opened: Opened, last: Position) -> Iterator[tuple[Record, Position]]:
-    """What can be seen after ``last``. Raises ``Damaged`` for broken links and damage in the middle, ``ChunkNotFound``."""
-    name = streams.names.log(opened.epoch)
-    reader = streams.log_reader(opened.epoch, last.end)
+def visible_records(streams: Streams, token: bytes | None, last: Position) -> Iterator[Link]:
+    """What can be seen after ``last`` of a stream that no OPEN has ended. ``token``: of its OPEN; None: unknown.
+
+    Raises ``Damaged`` for broken links and damage in the middle, ``ChunkNotFound`` where a log is missing.
+    """
+    epoch = last.epoch
+    if streams.mode == "slot":
+        for record in streams.read_slots(epoch, last.index, None):
+            before, last = last, position_after(record, last, object=streams.names.slot(epoch, last.index))
+            yield record, before, last
+        return
+    reader = streams.log_reader(epoch, last.end)
     suspected: int | None = None
     while True:
         for record in reader:
-            last = position_after(record, last, object=name, end=reader.offset)
-            yield record, last
-        if reader.ended != "tail" or not is_suspect(streams, opened, last, reader, suspected):
+            before, last = last, position_after(record, last, object=streams.names.log(epoch), end=reader.offset)
+            yield record, before, last
+        if reader.ended != "tail" or not is_suspect(streams, token, last, reader, suspected):
             return
         suspected = last.index
 
@@ -159,14 +167,14 @@ def _end_of_log(
     committed = last = start
     wanted: Position | None = None
     try:
-        for record, position in _visible_in_log(streams, opened, start):
-            if record.header.committed_lsn >= last.lsn:
-                committed = last
+        for record, before, position in visible_records(streams, opened.header.token, start):
+            last = position
+            if record.header.committed_lsn >= before.lsn:
+                committed = before
             if wanted is None and beyond is not None and beyond(record.header):
-                wanted = last
+                wanted = before
             if wanted is not None and wanted.lsn <= committed.lsn:
                 return wanted
-            last = position
         durable = last.lsn > committed.lsn and _is_durable(streams, committed, last)
         if durable and not streams.storage.exists(streams.names.epoch(opened.epoch + 1)):
             # Durable, and unclaimed after that: every later claimant must read it (P5, case 1).
@@ -180,7 +188,7 @@ def _end_of_log(
 def _is_durable(streams: Streams, before: Position, last: Position) -> bool:
     """Whether a power cut leaves what follows ``before``, up to ``last``; made so where this can be done.
 
-    The sync of ours alone proves nothing: where the owner's has failed, the pages count as clean, and are readable as long as this
+    A sync of ours alone proves nothing: where the owner's has failed, the pages count as clean, and are readable as long as this
     machine is up (protocol 2.3). Then the record waits for one after it, or for the next OPEN, which embeds it.
     """
     streams.storage.harden(streams.names.log(last.epoch))
@@ -205,17 +213,14 @@ def stored_records(
 
 
 def _from(streams: Streams, start: Position, leg: Leg, gone_max: int, holes: list[str]) -> Iterator[Link]:
-    """As ``records_of_leg``; holes among what may have been collected (up to lsn ``gone_max``) are passed over.
+    """Holes among what may have been collected (up to lsn ``gone_max``) are passed over; ``holes`` collects the first name of each.
 
-    A collector deletes from the front, but a power cut can bring a deleted name back, and a request that arrives late or
-    twice a deleted record: what is still there need not be one piece. ``holes`` collects the first name of each.
+    A power cut can bring a collected name back, and a late request a collected record: what is still there need not be one piece.
     """
     while True:
         try:
-            yield from records_of_leg(streams, start, leg)
+            yield from records_between(streams, start, leg.end)
             return
-        except Mismatch as mismatch:
-            raise Damaged(str(mismatch), object=leg.opened.object) from mismatch
         except ChunkNotFound as missing:
             place = streams.names.parse_slot(missing.chunk)
             if place is None or leg.opened.header.lsn + place[1] > gone_max:
@@ -267,11 +272,8 @@ def first_kept(streams: Streams, leg: Leg) -> Position:
 
 
 def last_label_ms(streams: Streams, opened: Opened, end: Position) -> int:
-    """The label of time of the last record below ``end``: labels must not go back along history (invariant 30).
-
-    One request, unless the last record of a log is long. What cannot be read is not worth failing for: then the OPEN's label. What is
-    not found is there, and a gateway answers with what was: it is asked again.
-    """
+    """The label of time of the last record below ``end``: labels must not go back along history (invariant 30). What cannot be read is not
+    worth failing for: then the OPEN's. What is not found is there, and a gateway answers with what was: it is asked again."""
     for _ in range(_ASKED_MAX if end.index > 1 else 0):
         try:
             if streams.mode == "slot":

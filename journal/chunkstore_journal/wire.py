@@ -1,11 +1,9 @@
 """Bounded msgpack for stored bytes, which every decoder of this package uses; and one frame around a body.
 
-Promises: ``unpack`` never allocates more than a small multiple of its input, whatever lengths the input claims, and
-raises ``Damaged`` for anything that is not exactly one msgpack value of arrays, maps with text keys, ints, bytes, text,
-booleans and nil. ``pack`` is canonical for what we pack (arrays and ints; maps only sorted, by the caller).
-A frame is magic, version, kind, length and CRC32C in 16 bytes, then a body: small objects are one, snapshots many. The CRC covers the first
-twelve bytes and the body, so that every flipped bit is found; a length is compared with the limit before anything of that length is read.
-Leaves out: meaning, and size limits of payloads (the formats' own modules).
+Promises: ``unpack`` never allocates more than a small multiple of its input, and raises ``Damaged`` for anything that is not exactly one
+value of arrays, maps with text keys, ints, bytes, text, booleans and nil. ``pack`` is canonical for what we pack (maps sorted by callers).
+A frame is magic, version, kind, length and CRC32C in 16 bytes, then a body. The CRC covers the first twelve bytes and the body; a length
+is compared with the limit before anything of that length is read.
 """
 
 from __future__ import annotations
@@ -95,10 +93,7 @@ def must_be_readable(what: str) -> Iterator[None]:
 
 
 class Fields:
-    """Takes an array's elements one after another, each with its type; every surprise is ``Damaged``.
-
-    Elements after the ones that are taken are ignored: a newer minor version may have added them.
-    """
+    """Takes an array's elements one after another, each with its type; every surprise is ``Damaged``. Elements after them are ignored."""
 
     __slots__ = ("_at", "_object", "_position", "_values", "_what")
 

@@ -11,7 +11,7 @@ import pytest
 from chunkstore import backup
 from chunkstore.engine.reading import read_view
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.metadata.inline_index import oldest_inline_record
+from chunkstore.metadata.retained import oldest_inline_record
 from tests.backup_restore.test_restore import restored
 from tests.support.data import problems
 from tests.support.worlds import World

@@ -68,7 +68,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Made | S3Ma
     """A bucket of each kind."""
     if request.param == "folder":
         with open_bucket(f"file://{tmp_path}/new") as bucket:
-            yield Made(bucket, lambda: [path.name for path in tmp_path.rglob(".*")])
+            yield Made(bucket, lambda: [path.name for path in tmp_path.rglob(".chunkstore-tmp/*")])
     elif request.param == "hdfs":
         cluster = hdfs_or_end()
         root = cluster.root()

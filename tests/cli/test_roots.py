@@ -8,11 +8,11 @@ import pytest
 
 import chunkstore
 from chunkstore import backup
+from chunkstore.buckets import open_bucket
 from chunkstore.errors import ContainerNotFound, RootUnavailable
 from chunkstore.pulsar import PulsarBucket
 from chunkstore.spark.options import parse_options
 from chunkstore.spark.write_options import parse_write_options
-from chunkstore_bindings.bucket.folder import FolderBucket
 from tests.cli.conftest import Call
 from tests.support.data import refused
 
@@ -59,7 +59,7 @@ def test_a_misspelt_path_makes_nothing(call: Call, here: Path) -> None:
     refused(
         RootUnavailable,
         lambda: chunkstore.open("mispelt/log"),
-        lambda: FolderBucket("mispelt/bucket").put("a/b", b"x"),
+        lambda: open_bucket("mispelt/bucket").put("a/b", b"x"),
     )
     refused(ContainerNotFound, lambda: chunkstore.open("log", create=False), lambda: chunkstore.open_replica("log"))
     call("put", "log", "a", "file")

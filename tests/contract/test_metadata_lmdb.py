@@ -91,9 +91,10 @@ def test_a_full_disk_is_said_and_leaves_the_last_commit(full_soon: Path) -> None
     assert cache.open_current() is None
 
 
-def test_a_network_file_system_is_avoided_aloud(folder: str) -> None:
+def test_a_network_file_system_is_avoided_aloud(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chunkstore.metadata.cachedir.is_local", lambda path: False)
     with pytest.warns(RuntimeWarning, match="not on a local file system"):
-        cache = LmdbMetadataCache(folder, CONTAINER, "here", local=lambda path: False)
+        cache = LmdbMetadataCache(folder, CONTAINER, "here")
     assert not cache.path.startswith(folder)
     store = cache.create()
     cache.make_current(store)
@@ -104,7 +105,7 @@ def test_a_network_file_system_is_avoided_aloud(folder: str) -> None:
 
 
 def test_a_cache_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").touch()
     with pytest.raises(StorageUnavailable, match="file"):
         LmdbMetadataCache(str(tmp_path / "file"), CONTAINER, "here")
 

@@ -14,9 +14,9 @@ import pytest
 import chunkstore
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import RolledBack
-from chunkstore.metadata import seen_end
+from chunkstore.metadata import cachedir
+from chunkstore.metadata.cachedir import decode_end, encode_end
 from chunkstore.metadata.port import Head, Position
-from chunkstore.metadata.seen_end import decode_end, encode_end
 from tests.support.scripts import ENVIRONMENT
 from tests.unit.test_metadata_codec import table
 
@@ -33,7 +33,7 @@ def test_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     for bit in range(8 * len(GOLDEN)):
         assert decode_end((int.from_bytes(GOLDEN, "big") ^ 1 << bit).to_bytes(len(GOLDEN), "big")) is None
     assert decode_end(GOLDEN[:-1]) is decode_end(GOLDEN + b"x") is decode_end(b"") is None
-    monkeypatch.setattr(seen_end, "_VERSION", 2)
+    monkeypatch.setattr(cachedir, "_VERSION", 2)
     assert decode_end(GOLDEN) is None
 
 

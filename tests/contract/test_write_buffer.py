@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chunkstore.journal import OpCode
-from chunkstore.metadata.fold import fold
+from chunkstore.metadata.fold import Fold
 from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 from chunkstore.metadata.ordered_map import WriteBuffer
 from chunkstore.metadata.port import GENESIS, Commit, MetadataStore
@@ -108,7 +108,7 @@ def test_the_position_is_known_unless_it_moves(
         return call
 
     monkeypatch.setattr(WriteBuffer, "add", spied(WriteBuffer.add))
-    monkeypatch.setattr("chunkstore.metadata.store.fold", spied(fold))
+    monkeypatch.setattr(Fold, "apply", spied(Fold.apply))
     assert store.apply([appended(history, 1)], verify=False)
     assert (store.position, seen) == (history.position, [None])
     with store.view() as view:

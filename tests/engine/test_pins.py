@@ -15,7 +15,7 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, Damaged, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import pin_key
-from chunkstore.metadata.pins import pinned_lsn
+from chunkstore.metadata.retained import pinned_lsn
 from chunkstore.operations import record_builder
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.records.segments import TableRecord

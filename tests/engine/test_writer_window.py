@@ -5,7 +5,9 @@ Where chunks grow one batch is on its way at a time; all that is said of order a
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,6 +20,7 @@ from chunkstore.errors import (
     NotOwner,
     StorageUnavailable,
 )
+from chunkstore.operations.append import AppendWindow, Underway
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
@@ -159,3 +162,22 @@ def test_a_take_over_in_the_middle_acknowledges_a_prefix(world: World) -> None:
             resumed.append(piece)
     assert second.read("a", 0, 99) == pattern(0, 40)
     assert problems(second.check("deep")) == []
+
+
+def test_what_is_under_way_keeps_nothing_that_came_before(world: World) -> None:
+    """A writer that is never idle would else keep the bytes of all its appends."""
+    store = world.open()
+    window = AppendWindow(store._container, "a", store.create("a").segment_id)
+
+    def begin(before: Underway | None) -> Underway:
+        begun = window.begin(pattern(0, BATCH), before, expected_offset=None, writer_id=None, event_number=0)
+        assert begun is not None
+        window.write(begun)
+        return begun
+
+    newest = begin(None)
+    first = weakref.ref(newest)
+    newest = begin(newest)
+    gc.collect()
+    assert first() is None
+    assert window.wait(newest) == BATCH

@@ -15,7 +15,7 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, Conflict, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.lines import WriterEvent
-from chunkstore.operations.append_line import known_event
+from chunkstore.operations.append_plan import known_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import PendingOp, PendingSegment
 from tests.faults.scenarios import is_opening, is_record

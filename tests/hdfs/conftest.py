@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from chunkstore_bindings.hdfs import storage as hdfs_binding
-from tests.hdfs.model import EndingBackoff, made
+from tests.hdfs.model import made
 from tests.support.allowance import allow
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.servers.hdfs import hdfs, hdfs_or_end
 from tests.support.worlds import RemoteWorld, World
 
-__all__ = ["ends_soon", "fake", "hdfs", "storage", "world"]
+__all__ = ["fake", "hdfs", "storage", "world"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,12 +34,6 @@ def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
     storage = made(fake)
     yield storage
     storage.close()
-
-
-@pytest.fixture
-def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations that wait for something end ``SHORT_S`` after they have met it, however long that took."""
-    monkeypatch.setattr(hdfs_binding, "backoff_until", EndingBackoff)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -45,16 +46,16 @@ def test_a_rename_that_never_arrived_is_sent_again(fake: FakeWebHdfs, storage: H
 def test_the_name_is_taken_while_our_rename_is_lost(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
     fake.lose_request("RENAME")
     other = made(fake)
-    real_status = storage._atomic._status
+    real = storage._files.look
     looked = itertools.count()
 
-    def status(path: str, deadline: object) -> object:
-        # The rename is lost, and somebody is quicker.
-        if next(looked) == 0:
+    def look(path: str, deadline: Deadline) -> dict[str, Any] | None:
+        # The first look is at the temporary; then the rename is lost, and somebody is quicker.
+        if next(looked) == 1:
             assert other.create_if_absent("a", b"theirs")
-        return real_status(path, deadline)  # type: ignore[arg-type]
+        return real(path, deadline)
 
-    storage._atomic._status = status  # type: ignore[method-assign,assignment]
+    storage._files.look = look  # type: ignore[method-assign]
     assert storage.create_if_absent("a", b"mine") is False
     assert fake.files["/root/a"].data == b"theirs"
     assert temporaries(fake) == []

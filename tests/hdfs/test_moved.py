@@ -142,7 +142,7 @@ def test_temporaries_alone_that_were_removed_are_made_again(tree: Tree, home: st
     storage.close()
 
 
-def test_a_copy_has_another_identity(tree: Tree, home: str) -> None:
+def test_a_copy_is_told_from_the_folder_and_not_written_to(tree: Tree, home: str) -> None:
     storage = storage_of(tree, f"{home}/old")
     storage.create("c/a", b"x")
     number = storage.identity("c/a")
@@ -153,5 +153,10 @@ def test_a_copy_has_another_identity(tree: Tree, home: str) -> None:
     assert other.identity("c/a") == number
     tree.copy(f"{home}/new", f"{home}/old")
     assert storage.identity("c/a") != number
+    for call in (storage.create, storage.create_if_absent, storage.put):
+        with pytest.raises(StorageUnavailable, match=f"{home}/old/c.*no longer there"):
+            call("c/b", b"x")
+    assert tree.files(f"{home}/old") == [f"{home}/old/c/a"]
+    assert tree.files(f"{home}/new") == [f"{home}/new/c/a"]
     storage.close()
     other.close()

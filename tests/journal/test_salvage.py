@@ -39,5 +39,5 @@ def test_a_record_with_one_damaged_byte(mode: str, lines: bool, tmp_path: Path) 
         found = damaged_record(streams, item.object, at)
         assert (found is not None) == (number in extents), f"byte {number - begin} of {end - begin}"
         if found is not None:
-            assert found[0].header.lsn == lsn and found[1].position == begin
+            assert (found.header.lsn, found.size) == (lsn, item.size)
     world.close()

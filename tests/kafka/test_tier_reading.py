@@ -19,7 +19,7 @@ from chunkstore.errors import (
     SegmentNotFound,
 )
 from chunkstore.kafka.bucket import KafkaBucket
-from chunkstore_bindings.bucket.folder import FolderBucket
+from chunkstore_bindings.bucket.files import FileBucket
 from tests.kafka.support_batches import Made, batch_of, control_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
 from tests.kafka.support_tier import (
@@ -217,7 +217,7 @@ def test_a_bucket_without_permission_is_not_damage(name: str, monkeypatch: pytes
     def refused(*_: object, **__: object) -> bytes:
         raise AccessDenied("no permission", object="x")
 
-    monkeypatch.setattr(FolderBucket, name, refused)
+    monkeypatch.setattr(FileBucket, name, refused)
     with opened(FIXTURES / "aiven-bucket" / "plain") as tier:
         for call in (tier.read, tier.verify):
             with pytest.raises(AccessDenied):

@@ -129,7 +129,7 @@ def test_a_take_over_waits_for_a_commit_under_way(world: World, monkeypatch: pyt
     else:
         first = in_thread(lambda: store.append("s", b"aaaa"))
         assert committing.wait(60)
-        monkeypatch.setattr(queue, "_window", None)
+        monkeypatch.setattr(queue, "_gathering", object())  # to be woken, which fails
         with pytest.raises(AttributeError):
             store.append("t", b"bbbb")
     monkeypatch.undo()

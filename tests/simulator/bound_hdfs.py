@@ -13,7 +13,6 @@ import requests
 
 from chunkstore.errors import StorageUnavailable
 from chunkstore.storage import ChunkStorage
-from chunkstore_bindings.hdfs.names import escape, unescape
 from chunkstore_bindings.hdfs.rest import Lost, Refused
 from chunkstore_bindings.hdfs.storage import HdfsChunkStorage
 from tests.simulator.bound import Port, Replaced
@@ -235,9 +234,8 @@ class BoundHdfsBackend(RequestFaults):
 
 
 def _path(name: str) -> str:
-    return f"{_ROOT}/{escape(name)}"
+    return f"{_ROOT}/{name}"
 
 
 def _name(path: str) -> str:
-    below = path.removeprefix(f"{_ROOT}/")
-    return unescape(below) or below
+    return path.removeprefix(f"{_ROOT}/")

@@ -16,7 +16,6 @@ from chunkstore import runtime
 from chunkstore.metadata.port import Position
 from chunkstore.records.names import NO_CHUNK
 from chunkstore_journal.claim import ClosedStream
-from chunkstore_journal.slots import MINE
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.world import StorageKind
 
@@ -114,7 +113,7 @@ def _look_first(_original: Function) -> Function:
 def _overwrite(_original: Function) -> Function:
     def put_decided(storage: Any, name: str, data: bytes, **_named: Any) -> Any:
         storage.put(name, data)
-        return MINE
+        return data
 
     return put_decided
 

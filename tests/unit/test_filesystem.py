@@ -222,9 +222,6 @@ def test_a_log_takes_nothing_after_an_error(
             log.write_durable(4, b"x")
 
 
-# Parallel syncs
-
-
 # Errors of the system
 
 
@@ -254,10 +251,13 @@ def test_exists_never_takes_an_error_for_absence(
     storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fence is an ``exists``: a failing disk must not look like a free road."""
-    storage.create("a", b"x")
+    for name in ("a", "c/a"):
+        storage.create(name, b"x")
     monkeypatch.setattr(os, "stat", failing(errno.EIO))
-    with pytest.raises(StorageUnavailable):
-        storage.exists("a")
+    for name in ("a", "c/a"):
+        for call in (storage.exists, storage.stat, storage.harden if "/" in name else storage.exists):
+            with pytest.raises(StorageUnavailable):
+                call(name)
 
 
 def test_short_writes_are_finished(

@@ -18,7 +18,6 @@ from chunkstore.errors import (
 from chunkstore.storage import ChunkRange, Composed
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER
-from tests.faults.disks import small_disk
 
 A, B = bytes(range(256)) * 40, b"other" * 1000
 RANGES = [
@@ -96,17 +95,6 @@ def test_what_fails_leaves_nothing(
             storage.compose("c/new", RANGES)
     assert left_behind(root) == ["a", "b", "first"]
     assert storage.compose("c/new", RANGES).length == len(WHOLE)
-
-
-def test_a_full_disk(tmp_path: Path) -> None:
-    with small_disk("tmpfs", tmp_path / "small", 1 << 20) as disk:
-        storage = FilesystemChunkStorage(disk.path)
-        storage.create("c/a", bytes(600_000))
-        with pytest.raises(StorageFull):
-            storage.compose("c/new", [ChunkRange("c/a", 0, 600_000)])
-        assert left_behind(disk.path) == ["a"]
-        assert storage.compose("c/new", [ChunkRange("c/a", 0, 200_000)]).length == 200_000
-        storage.close()
 
 
 def test_a_folder_that_cannot_be_synced_leaves_it_open(

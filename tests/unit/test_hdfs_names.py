@@ -1,103 +1,20 @@
-"""Names in HDFS and back, roots and their options."""
+"""Names that HDFS cannot hold, roots and their options."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from chunkstore.errors import InvalidArgument
-from chunkstore_bindings.hdfs.names import Page, escape, to_path, unescape, walk
+from chunkstore_bindings.hdfs import HdfsChunkStorage
 from chunkstore_bindings.hdfs.root import parse_root
 
-PARTS = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
-    lambda part: part not in (".", "..")
+
+@pytest.mark.parametrize(
+    "name", [".chunkstore-tmp", ".chunkstore-tmp/x", "x" * 256, "a/" + "é" * 128, "a\uf03ab", "\ud800"]
 )
-ODD = st.text("ab-.:;~0129/\x7fé日\U0001f40d", min_size=1, max_size=6).map(lambda text: text.strip("/"))
-
-
-@given(PARTS)
-def test_escapes_invert(name: str) -> None:
-    text = escape(name)
-    assert text.isascii()
-    assert ":" not in text
-    assert unescape(text) == name
-
-
-@given(PARTS, PARTS)
-def test_escapes_keep_the_order(one: str, other: str) -> None:
-    assert (one < other) == (escape(one) < escape(other))
-
-
-@given(st.text("ab;:~0129fé", max_size=10))
-def test_only_what_escape_makes_is_unescaped(text: str) -> None:
-    plain = unescape(text)
-    assert plain is None or escape(plain) == text
-
-
-def test_the_engines_names_stay_as_they_are() -> None:
-    for name in (
-        "FORMAT",
-        "epoch/0000000000000000/0000000000000001",
-        "d/3f/1-2-a-0123abcd",
-        "j/0/1/0.s",
-        "j/0/1/log.a",
-    ):
-        assert to_path("/data", name) == f"/data/{name}"
-    assert to_path("", "a:b;c~d\x7fé") == "/a;0b;1c~0d~1~20000e9"
-
-
-@pytest.mark.parametrize("name", [".chunkstore-tmp", ".chunkstore-tmp/x", "x" * 256, "a/" + "é" * 40, "\ud800"])
 def test_impossible_names(name: str) -> None:
     with pytest.raises(InvalidArgument):
-        to_path("/data", name)
-
-
-class Tree:
-    """A name node's listing of these files, as it pages them: raw names in order, folders without a slash."""
-
-    def __init__(self, names: list[str], page: int) -> None:
-        self.page = page
-        self.fetches = 0
-        self.paths = [escape(name) for name in names]
-
-    def fetch(self, folder: str, behind: str) -> Page:
-        self.fetches += 1
-        stem = escape(folder)
-        found: dict[str, str] = {}
-        for path in self.paths:
-            if path.startswith(stem):
-                head, slash, _ = path[len(stem) :].partition("/")
-                found[head] = "DIRECTORY" if slash else "FILE"
-        wanted = [name for name in sorted(found) if name > behind]
-        statuses = [{"pathSuffix": name, "type": found[name]} for name in wanted[: self.page]]
-        return Page(statuses, more=len(wanted) > self.page)
-
-
-def _tree(names: list[str]) -> list[str]:
-    """Names that can be files side by side: none is a folder of another."""
-    good = sorted({name for name in names if name and "//" not in name and not {".", ".."} & set(name.split("/"))})
-    return [name for name in good if not any(other.startswith(name + "/") for other in good)]
-
-
-@given(st.lists(ODD, max_size=30), ODD, st.none() | ODD, st.integers(1, 4))
-def test_walks_are_in_order_and_complete(names: list[str], prefix: str, after: str | None, page: int) -> None:
-    kept = _tree(names)
-    for chosen in ("", prefix, prefix + "/"):
-        if "//" in chosen or chosen.startswith("/") or {".", ".."} & set(chosen.split("/")[:-1]):
-            continue
-        wanted = [name for name in kept if name.startswith(chosen) and (after is None or name > after)]
-        assert [entry.name for entry in walk(Tree(kept, page).fetch, prefix=chosen, after=after)] == wanted
-
-
-def test_a_walk_begins_near_its_start() -> None:
-    tree = Tree([f"d/{number:05d}" for number in range(2_000)], 10)
-    found = walk(tree.fetch, prefix="d/", after="d/01500")
-    assert next(found).name == "d/01501"
-    assert tree.fetches <= 3
-    tree.fetches = 0
-    assert next(walk(tree.fetch, prefix="d/0180", after=None)).name == "d/01800"
-    assert tree.fetches <= 3
+        HdfsChunkStorage("hdfs://nn/x").exists(name)
 
 
 def test_roots() -> None:

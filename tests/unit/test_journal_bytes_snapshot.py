@@ -23,10 +23,9 @@ from chunkstore_journal.snapshot import (
     delete_snapshot,
     load_snapshot,
     main_name,
-    read_snapshot_header,
     write_snapshot,
 )
-from chunkstore_journal.snapshot_reader import FrameKind
+from chunkstore_journal.snapshot_reader import FrameKind, read_snapshot_header
 from chunkstore_journal.wire import encode_frame, pack
 from tests.golden.journal_samples import CONTAINER, GOLDEN, HASH, PAIRS
 
@@ -100,7 +99,7 @@ def test_what_is_written_is_loaded(append: bool, pairs: list[Pair]) -> None:
     assert NAMES.parse_snapshot(report.name) == (41, 4)
     stored = storage.list("orders/").items
     assert sum(info.length for info in stored) == report.size_bytes
-    assert len(stored) == 1 or (not append and len(pairs) > 1000)
+    assert (len(stored) == 1) == (len(pairs) < 1000)
     assert {main_name(info.name) for info in stored} == {report.name}
     store = Loaded()
     head = _load(storage, report.name, store)
@@ -141,9 +140,9 @@ class Rotten(MemoryChunkStorage):
 
     broken: Callable[[bytes], bytes] | None = None
 
-    def do_write(self, name: str, offset: int, data: BytesLike) -> int:
-        raw = bytes(data)
-        return super().do_write(name, offset, self.broken(raw) if self.broken else raw)
+    def do_create(self, name: str, data: BytesLike | None) -> None:
+        raw = bytes(data or b"")
+        super().do_create(name, self.broken(raw) if self.broken else raw)
 
 
 def test_a_snapshot_that_reads_back_wrong_is_deleted_and_reported() -> None:

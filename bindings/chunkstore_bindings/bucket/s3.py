@@ -17,7 +17,7 @@ from chunkstore.checksum import BytesLike, crc32c
 from chunkstore.deadline import until
 from chunkstore.errors import AccessDenied, ChunkNotFound, InvalidArgument
 from chunkstore_bindings.bucket.port import Bucket, ObjectHead, ObjectInfo, UnfinishedUpload, check_key, check_range
-from chunkstore_bindings.s3.checksums import META_CRC, META_TOKEN, Body, Integrity, new_token, object_headers
+from chunkstore_bindings.s3.checksums import META_CRC, META_TOKEN, Body, new_token, object_headers
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.listing import list_page
 from chunkstore_bindings.s3.multipart import aborted_on_failure, begin, complete, send_part, unfinished
@@ -42,7 +42,6 @@ class S3Bucket(Bucket):
         self._options = parse_root(url)
         self.url = self._options.url
         self._client = S3Client(self._options, connections=_CONNECTIONS)
-        self._integrity = Integrity()
 
     def list(self, prefix: str = "", *, after: str | None = None) -> Iterator[ObjectInfo]:
         more = True
@@ -75,19 +74,18 @@ class S3Bucket(Bucket):
         put = partial(
             self._client.repeat,
             "put_object",
-            sent_bytes=len(view),
-            fresh=lambda: {"Body": Body(view)},
+            Body=Body(view),
             Key=self._options.key(key),
             **self._headers(metadata or {}),
-            **self._integrity.headers(view, crc32c(view)),
+            **self._client.integrity.headers(view, crc32c(view)),
         )
-        self._integrity.learn(self._do(key, put))
+        self._do(key, put)
 
     def put_parts(self, key: str, parts: Iterable[BytesLike], metadata: Mapping[str, str] | None = None) -> int:
         check_key(key)
-        client, integrity, token = self._client, self._integrity, new_token()
+        client, token = self._client, new_token()
         headers = self._headers({**(metadata or {}), META_TOKEN: token})
-        upload = self._do(key, lambda: begin(client, integrity, key, token, headers, exclusive=False))
+        upload = self._do(key, lambda: begin(client, key, token, headers, exclusive=False))
         sent: list[dict[str, Any]] = []
         length, is_short = 0, False
         with aborted_on_failure(client, upload):
@@ -96,11 +94,11 @@ class S3Bucket(Bucket):
                     if is_short:
                         text = f"{key!r}: part {len(sent)} is shorter than {PART_BYTES_MIN} bytes and not the last"
                         raise InvalidArgument(text, argument="parts")
-                    sent.append(self._do(key, partial(send_part, client, integrity, upload, len(sent) + 1, view)))
+                    sent.append(self._do(key, partial(send_part, client, upload, len(sent) + 1, view)))
                     length, is_short = length + len(view), len(view) < PART_BYTES_MIN
                 del part  # before the next one is made: one is in memory
             if not sent:
-                sent.append(self._do(key, partial(send_part, client, integrity, upload, 1, memoryview(b""))))
+                sent.append(self._do(key, partial(send_part, client, upload, 1, memoryview(b""))))
             self._do(key, lambda: complete(client, upload, sent, length))
         return length
 
@@ -136,7 +134,7 @@ class S3Bucket(Bucket):
 
     def _headers(self, metadata: Mapping[str, str]) -> dict[str, Any]:
         given = {"Metadata": dict(metadata), "ContentType": "application/octet-stream"}
-        return object_headers(self._client, None, "") | given
+        return object_headers(self._options, None, "") | given
 
     def _do(self, key: str, call: Callable[[], T]) -> T:
         try:

@@ -10,20 +10,32 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
-from chunkstore.errors import InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.errors import StorageUnavailable, Unsupported
 from chunkstore_bindings.filesystem import posix
 from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER, Folders
 
-__all__ = ["AtomicFiles"]
+__all__ = ["AtomicFiles", "write_parts"]
 
 _STALE_MS = 24 * 3600 * 1000
 _SWEEP_ENTRIES_MAX = 10_000
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+
+
+def write_parts(file: int, name: str, parts: Iterable[BytesLike]) -> int:
+    """Write consecutive parts to an open file, one in memory at a time; their length. Raises chunkstore's errors, and what they raise."""
+    length = 0
+    for part in parts:
+        try:
+            length += posix.write_all(file, part, length)
+        except OSError as error:
+            raise posix.translate(error, name, "writing") from error
+        del part  # before the next one is made
+    return length
 
 
 class AtomicFiles:
@@ -46,34 +58,36 @@ class AtomicFiles:
         finally:
             os.close(fd)
             self._folders.remove_quietly(temporary)
-        if not created and self._folders.kind_of(name) == "folder":
-            raise InvalidArgument(f"{name!r} is a folder here, so it cannot be a chunk", argument="name")
+        if not created:
+            self._folders.refuse_folder(name, None)
         self._folders.sync([folder])
         return created
 
-    def put(self, name: str, data: BytesLike) -> None:
-        """As the port says."""
+    def put(self, name: str, parts: Iterable[BytesLike]) -> int:
+        """As the port says, of consecutive parts; their length in bytes. Raises also what making them raises."""
+        length = 0
+
+        def fill(file: int) -> None:
+            nonlocal length
+            length = write_parts(file, name, parts)
+
         folder = name.rpartition("/")[0]
         self._folders.check(name)
         self._folders.make(folder)
-        temporary, fd = self._write_temporary(name, lambda file: posix.write_all(file, data, 0))
+        temporary, fd = self._write_temporary(name, fill)
         os.close(fd)
         try:
-            root = self._folders.root()
+            root = self._folders.place(name)
             replace = partial(os.replace, temporary, name, src_dir_fd=root.fd, dst_dir_fd=root.fd)
-            try:
-                replace()
-            except FileNotFoundError:
-                self._folders.make_again(folder)
-                replace()
+            self._folders.in_folder(folder, replace)
         except OSError as error:
             self._folders.remove_quietly(temporary)
-            if self._folders.kind_of(name) == "folder":
-                raise InvalidArgument(f"{name!r} is a folder here, so it cannot be a chunk", argument="name") from error
+            self._folders.refuse_folder(name, error)
             if error.errno == errno.ENOENT:
                 raise self._vanished(name) from error
             raise posix.translate(error, name, "putting") from error
         self._folders.sync([folder])
+        return length
 
     def _vanished(self, name: str) -> StorageUnavailable:
         if self._folders.is_lost(name):
@@ -82,13 +96,9 @@ class AtomicFiles:
 
     def _link(self, name: str, temporary: str, fd: int) -> bool:
         try:
-            root = self._folders.root()
+            root = self._folders.place(name)
             link = partial(os.link, temporary, name, src_dir_fd=root.fd, dst_dir_fd=root.fd)
-            try:
-                link()
-            except FileNotFoundError:
-                self._folders.make_again(name.rpartition("/")[0])
-                link()
+            self._folders.in_folder(name.rpartition("/")[0], link)
         except OSError as error:
             if os.fstat(fd).st_nlink == 2:
                 # The reply was lost on the way (NFS sends again, and then meets its own link).
@@ -103,7 +113,7 @@ class AtomicFiles:
                     "be created atomically; use one file system with link(2) for the whole root",
                     feature="create_if_absent",
                 ) from error
-            raise posix.refused(error, name, "linking", self._folders.path) from error
+            raise posix.translate(error, name, "linking") from error
         return True
 
     def _write_temporary(self, name: str, fill: Callable[[int], object]) -> tuple[str, int]:
@@ -112,25 +122,22 @@ class AtomicFiles:
         temporary = f"{TEMPORARY_FOLDER}/{runtime.token(12).hex()}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
-            try:
-                fd = self._folders.open_file(temporary, flags)
-            except FileNotFoundError:
-                self._folders.make_again(TEMPORARY_FOLDER)
-                fd = self._folders.open_file(temporary, flags)
+            fd = self._folders.in_folder(TEMPORARY_FOLDER, partial(self._folders.open_file, temporary, flags))
         except OSError as error:
             if error.errno == errno.ENOENT:
                 raise StorageUnavailable(
                     f"{self._folders.path}/{TEMPORARY_FOLDER} vanished; retry", object=name
                 ) from error
-            raise posix.refused(error, name, "writing", self._folders.path) from error
+            raise posix.translate(error, name, "writing") from error
         try:
             fill(fd)
-            posix.sync_all(fd)
-        except BaseException as error:
+            try:
+                posix.sync_all(fd)
+            except OSError as error:
+                raise posix.translate(error, name, "writing") from error
+        except BaseException:
             os.close(fd)
             self._folders.remove_quietly(temporary)
-            if isinstance(error, OSError):
-                raise posix.refused(error, name, "writing", self._folders.path) from error
             raise
         return temporary, fd
 

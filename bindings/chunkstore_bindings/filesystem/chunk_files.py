@@ -107,8 +107,8 @@ class ChunkFiles:
     def copy(self, ranges: Sequence[ChunkRange], target: int, target_offset: int) -> int:
         """Copy ranges of chunks to an open file, one after the other, from ``target_offset`` on; the bytes that went through this process.
 
-        Raises ``ChunkNotFound``, ``InvalidArgument`` (a range beyond its chunk's end), what opening raises, and ``OSError`` of the
-        copying itself; a part may be copied then.
+        Raises ``ChunkNotFound``, ``InvalidArgument`` (a range beyond its chunk's end), and what opening and writing raise; a part may be
+        copied then.
         """
         carried_bytes = 0
         for item in ranges:
@@ -124,6 +124,8 @@ class ChunkFiles:
                     raise ChunkNotFound(item.name)
                 BaseChunkStorage.check_covered(item, info.st_size)
                 done, carried = posix.copy_range(source, item.offset, target, target_offset, item.length)
+            except OSError as error:
+                raise posix.translate(error, item.name, "copying") from error
             finally:
                 os.close(source)
             BaseChunkStorage.check_covered(item, item.offset + done)

@@ -2,7 +2,8 @@
 
 A path leads to whatever is there at the moment; a descriptor stays with the directory that was opened. So a root that is renamed,
 unmounted or replaced under its owner is never mixed up with what is in its place: the owner goes on in the tree that it knows, where
-a successor's claim is seen, or meets an error.
+a successor's claim is seen, or meets an error. The first folder of a name is told by its number, before each use: another in its place
+is not used.
 
 Promises: after ``make(folder)`` the folder exists and its name, and the names of all its parents up to the root, survive
 a power cut; each folder costs that once. The root and the first folder of a name are made only if this object has never
@@ -13,11 +14,12 @@ Leaves out: removing folders.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from chunkstore import runtime
 from chunkstore.errors import (
@@ -33,9 +35,12 @@ from chunkstore_bindings.filesystem import posix
 
 __all__ = ["TEMPORARY_FOLDER", "Folders", "Root"]
 
+T = TypeVar("T")
 TEMPORARY_FOLDER = ".chunkstore-tmp"
 """Directly under the root; no chunk's name may begin with it, and it is never listed."""
 
+_FIRSTS_MAX = 64
+"""First folders of names that are told from others in their place: containers, of which few share a root."""
 _KNOWN_MAX = 1 << 17
 """Folders remembered; beyond it the memory starts anew (each folder is then synced once more)."""
 # To look up names in it, a directory need not be readable.
@@ -44,7 +49,7 @@ _FILE_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Root:
-    """The open root. Its descriptor is closed when the last user lets go of it, so a call in progress never loses it."""
+    """An open directory: the root, or a first folder. A call in progress never loses it: the last user that lets go closes it."""
 
     __slots__ = ("fd",)
 
@@ -57,8 +62,7 @@ class Root:
 
 
 class Folders:
-    """The folders under ``path`` (absolute and real), named relative to it; "" is the root itself, which is held from now on if it exists.
-    Safe with threads.
+    """The folders under ``path`` (absolute and real), named relative to it; "" is the root, held if it exists. Safe with threads.
 
     ``make_room`` is called when no descriptor is left to open a folder with: see ``posix.with_room``.
     """
@@ -73,6 +77,8 @@ class Folders:
         self._root: Root | None = None
         self._verified: set[str] = {""}
         self._durable: set[str] = set()
+        self._firsts: dict[str, tuple[tuple[int, int], Root]] = {}
+        """The first folders of names that were seen here: their numbers, which are not given again while they are open."""
         self._folder_mode, self._file_mode = 0o777, 0o666
         with contextlib.suppress(OSError):
             self.root()
@@ -86,6 +92,7 @@ class Folders:
         with self._lock:
             self.closed = True
             self._root = None
+            self._firsts.clear()
 
     # Names
 
@@ -108,7 +115,21 @@ class Folders:
         """
         if name.rpartition("/")[0] not in self._verified or not name.isascii() or name.startswith(TEMPORARY_FOLDER):
             self.check(name)
-        return self.root()
+        root = self.root()
+        first, slash, _ = name.partition("/")
+        known = self._firsts.get(first) if slash else None
+        if known is not None and known[0] != self._number(first):
+            raise FileNotFoundError(errno.ENOENT, "its folder was moved or replaced", name)
+        return root
+
+    def _number(self, first: str) -> tuple[int, int] | None:
+        """What tells a folder from another of its name; None where there is none. Raises ``OSError``: a failing disk says nothing."""
+        root = self.root()
+        try:
+            info = os.stat(first, dir_fd=root.fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return (info.st_dev, info.st_ino) if stat.S_ISDIR(info.st_mode) else None
 
     def check(self, name: str) -> None:
         """Raise ``InvalidArgument`` for a name that cannot be a file's, ``Unsupported`` for a link on the way."""
@@ -137,7 +158,7 @@ class Folders:
         try:
             root = self.root()
             mode = os.stat(path, dir_fd=root.fd, follow_symlinks=False).st_mode
-        except OSError:
+        except (OSError, ValueError):  # the latter: what no path can be
             return "absent"
         if stat.S_ISREG(mode):
             return "chunk"
@@ -154,13 +175,13 @@ class Folders:
     def is_lost(self, name: str) -> bool:
         """Whether the root, or the first folder of ``name``, was there and has been removed."""
         root = self._root
+        first, slash, _ = name.partition("/")
         try:
             if root is not None and os.fstat(root.fd).st_nlink == 0:
                 return True
+            return bool(slash) and first in self._firsts and self._firsts[first][0] != self._number(first)
         except OSError:
-            return True
-        first, slash, _ = name.partition("/")
-        return bool(slash) and first in self._verified and self.kind_of(first) == "absent"
+            return True  # what cannot be looked at is not absent
 
     def lost(self, name: str) -> StorageUnavailable:
         """What is said of a name whose directory is not the one any more that was opened."""
@@ -189,7 +210,17 @@ class Folders:
                 self._refuse_link(part)
             if kind != "folder":
                 return
+            self._see(part)
             self._remember(self._verified, part)
+
+    def _see(self, folder: str) -> None:
+        if "/" in folder or folder in self._firsts or folder == TEMPORARY_FOLDER or len(self._firsts) >= _FIRSTS_MAX:
+            return
+        with contextlib.suppress(OSError):
+            root = self.root()
+            found = Root(os.open(folder, _ROOT_FLAGS | os.O_NOFOLLOW, dir_fd=root.fd))
+            info = os.fstat(found.fd)
+            self._firsts.setdefault(folder, ((info.st_dev, info.st_ino), found))
 
     # Making
 
@@ -221,6 +252,19 @@ class Folders:
             lost = lost.rpartition("/")[0]
         self.make(folder)
 
+    def in_folder(self, folder: str, call: Callable[[], T]) -> T:
+        """What ``call`` brings, which is made once more where ``folder`` had been removed. Raises ``OSError``, and as ``make``."""
+        try:
+            return call()
+        except FileNotFoundError:
+            self.make_again(folder)
+            return call()
+
+    def refuse_folder(self, name: str, error: OSError | None) -> None:
+        """Raise ``InvalidArgument`` if what has this name is a folder."""
+        if self.kind_of(name) == "folder":
+            raise InvalidArgument(f"{name!r} is a folder here, so it cannot be a chunk", argument="name") from error
+
     def sync(self, folders: Sequence[str]) -> None:
         """Make the names in ``folders`` durable, several at once. Raises ``StorageUnavailable``: they may be or not."""
         try:
@@ -236,11 +280,10 @@ class Folders:
         posix.sync_directory(folder or ".", self._make_room, root.fd)
 
     def _make_one(self, folder: str, parent: str) -> None:
-        was_seen = not parent and folder != TEMPORARY_FOLDER and folder in self._verified
         try:
-            if was_seen and self.is_lost(f"{folder}/"):
+            if self.is_lost(f"{folder}/"):
                 raise self.lost(folder)
-            if not was_seen:
+            if folder not in self._firsts:
                 root = self.root()
                 os.mkdir(folder, self._folder_mode, dir_fd=root.fd)
         except FileExistsError:
@@ -257,6 +300,7 @@ class Folders:
             self._sync_one(parent)
         except OSError as error:
             raise self._translated(error, folder) from error
+        self._see(folder)
         self._remember(self._verified, folder)
         self._remember(self._durable, folder)
 
@@ -283,7 +327,7 @@ class Folders:
         return True
 
     def _translated(self, error: OSError, folder: str) -> InvalidArgument | StorageFull | StorageUnavailable:
-        found = posix.refused(error, folder, "making folder", self.path)
+        found = posix.translate(error, folder, "making folder")
         if isinstance(found, (InvalidArgument, StorageFull, StorageUnavailable)):
             return found
         if self.is_lost(folder):

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from chunkstore.errors import InvalidArgument, StorageUnavailable
 
@@ -33,8 +33,7 @@ UNKNOWN = "unknown"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(NamedTuple):
     """One line of mountinfo. ``device`` is ``major:minor``, ``upper`` the upper directory of an overlay or ""."""
 
     device: str
@@ -55,17 +54,10 @@ def parse_mountinfo(text: str) -> list[Mount]:
         fields, rest = head.split(" "), tail.split(" ")
         if not separator or len(fields) < 6 or not rest[0]:
             continue
-        upper = ""
-        if rest[0] == "overlay" and len(rest) > 2:
-            for option in rest[2].split(","):
-                if option.startswith("upperdir="):
-                    upper = _plain(option.removeprefix("upperdir="))
+        options = rest[2].split(",") if rest[0] == "overlay" and len(rest) > 2 else []
+        upper = next((_plain(option[9:]) for option in options if option.startswith("upperdir=")), "")
         mounts.append(Mount(device=fields[2], point=_plain(fields[4]), kind=rest[0], upper=upper))
     return mounts
-
-
-def _covers(point: str, path: str) -> bool:
-    return path == point or path.startswith(point if point.endswith("/") else point + "/")
 
 
 def find_mount(mounts: Sequence[Mount], path: str, device: str) -> Mount | None:
@@ -74,13 +66,10 @@ def find_mount(mounts: Sequence[Mount], path: str, device: str) -> Mount | None:
     The longest mount point wins, among equals the latest. A mount of the same device goes first: a mount point may be
     hidden under a later mount of one of its parents. (On btrfs a file's device is not the mount's; then length decides.)
     """
-    covering = [mount for mount in mounts if _covers(mount.point, path)]
+    covering = [mount for mount in mounts if f"{path}/".startswith(mount.point.rstrip("/") + "/")]
     same = [mount for mount in covering if mount.device == device]
-    best: Mount | None = None
-    for mount in same or covering:
-        if best is None or len(mount.point) >= len(best.point):
-            best = mount
-    return best
+    # Of the longest ones the last.
+    return max(reversed(same or covering), key=lambda mount: len(mount.point), default=None)
 
 
 def is_local(mounts: Sequence[Mount], mount: Mount | None) -> bool:

@@ -37,7 +37,6 @@ __all__ = [
     "open_directory",
     "read_span",
     "read_span_direct",
-    "refused",
     "require_parent",
     "sync_all",
     "sync_data",
@@ -236,14 +235,6 @@ def in_doubt(name: str, error: OSError | None = None) -> StorageUnavailable:
     return StorageUnavailable(f"{what}; its latest bytes are in doubt, write a new chunk", object=name)
 
 
-def refused(error: OSError, name: str, doing: str, root: str) -> ChunkstoreError:
-    """As ``translate``, of a change that certainly did not happen: a caller that may not make it gets that answer at once."""
-    if error.errno not in _DENIED:
-        return translate(error, name, doing)
-    text = f"{doing} {name!r} under {root}: {error.strerror}; {_REMEDY[error.errno]}"
-    return AccessDenied(text, object=name)
-
-
 def translate(error: OSError, name: str, doing: str) -> ChunkstoreError:
     """The chunkstore error for ``error``, met while ``doing`` something to chunk ``name``. Raise it ``from error``."""
     code = error.errno
@@ -261,4 +252,5 @@ def translate(error: OSError, name: str, doing: str) -> ChunkstoreError:
             f"{name!r} is a symbolic link; chunks are never read or written through links", feature="symlink"
         )
     remedy = _REMEDY.get(code or 0, "fix the cause and retry")
-    return StorageUnavailable(f"{doing} {name!r}: {text}; {remedy}", object=name)
+    kind = AccessDenied if code in _DENIED else StorageUnavailable
+    return kind(f"{doing} {name!r}: {text}; {remedy}", object=name)

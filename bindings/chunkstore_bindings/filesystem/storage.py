@@ -11,7 +11,7 @@ Promises
 * Names are resolved in the root that was opened (``folders``). A root that is renamed, unmounted or replaced meanwhile is never mixed up
   with what takes its place: all goes on in the tree that was opened, or fails with ``StorageUnavailable`` once that is deleted.
   Nothing at or above the first folder of a name is made twice. Open anew to serve a new place.
-* File handles are bounded by ``open_files_max``, one more, and the calls in progress.
+* File handles are bounded by ``open_files_max``, 65 more, and the calls in progress.
 
 Chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries in ``<root>/.chunkstore-tmp`` are never listed. A name cannot be a chunk and a
 folder at once. Empty folders stay. Readers are not told that the tree they read was moved (``identity`` tells). A chunk that *another
@@ -23,22 +23,28 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from urllib.parse import quote
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
-from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    InvalidArgument,
+    Unsupported,
+)
 from chunkstore.records.chunks import LogAppender
-from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkRange, Composed, ConcatArgument, ListPage
+from chunkstore.storage import Capabilities, ChunkInfo, ChunkRange, Composed, ConcatArgument
 from chunkstore_bindings.filesystem import mounts, posix
 from chunkstore_bindings.filesystem.appender import FileAppender
-from chunkstore_bindings.filesystem.atomic import AtomicFiles
+from chunkstore_bindings.filesystem.atomic import AtomicFiles, write_parts
 from chunkstore_bindings.filesystem.chunk_files import ChunkFiles
 from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
 from chunkstore_bindings.filesystem.folders import Folders
-from chunkstore_bindings.filesystem.tree import names_in, walk_names
+from chunkstore_bindings.filesystem.tree import TreeStorage, names_in, walk_names
 
 __all__ = ["SYNC_WORKERS", "FilesystemChunkStorage"]
 
@@ -48,7 +54,7 @@ _DIRECT_READ_BYTES = 1 << 20
 """Longer reads ask for the file's size first, so that a wild length costs no memory."""
 
 
-class FilesystemChunkStorage(BaseChunkStorage):
+class FilesystemChunkStorage(TreeStorage):
     """A chunk storage in the directory ``path``.
 
     Arguments:
@@ -232,13 +238,17 @@ class FilesystemChunkStorage(BaseChunkStorage):
     # Creating atomically ---------------------------------------------------------------------------------------------
 
     def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
-        return self._atomic.create_if_absent(name, lambda file: posix.write_all(file, data, 0))
+        return self._atomic.create_if_absent(name, lambda file: write_parts(file, name, [data]))
 
     def do_put(self, name: str, data: BytesLike) -> None:
-        self._atomic.put(name, data)
+        self._put_parts(name, [data])
+
+    def _put_parts(self, name: str, parts: Iterable[BytesLike]) -> int:
+        length = self._atomic.put(name, parts)
         self._cache.drop(name)
         self._failed.discard(name)
         self._unsynced.discard(name)
+        return length
 
     # Appending -------------------------------------------------------------------------------------------------------
 
@@ -247,17 +257,10 @@ class FilesystemChunkStorage(BaseChunkStorage):
         self._folders.make(name.rpartition("/")[0])
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
-            try:
-                fd = self._folders.open_file(name, flags)
-            except FileNotFoundError:
-                self._folders.make_again(name.rpartition("/")[0])
-                fd = self._folders.open_file(name, flags)
+            fd = self._folders.in_folder(name.rpartition("/")[0], partial(self._files.open_new, name, flags))
         except OSError as error:
             if error.errno == errno.EEXIST:
-                if self._folders.kind_of(name) == "folder":
-                    raise InvalidArgument(
-                        f"{name!r} is a folder here, so it cannot be a chunk", argument="name"
-                    ) from error
+                self._folders.refuse_folder(name, error)
                 raise ChunkExists(name) from error
             raise self._folders.translate(error, name, "creating") from error
         file = OpenFile(fd, writable=True, recheck=False)
@@ -390,27 +393,24 @@ class FilesystemChunkStorage(BaseChunkStorage):
         self._unsynced.discard(name)
         self._failed.discard(name)
 
-    def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
-        items: list[ChunkInfo] = []
+    def walk(self, prefix: str, after: str | None) -> Iterator[ChunkInfo]:
+        def look(folder: str) -> list[str]:
+            self._folders.verify(folder[:-1])
+            return names_in(self._folders.open_folder, folder)
+
+        is_empty = True
         try:
-            self._folders.verify(prefix.rpartition("/")[0])
-            for name in walk_names(partial(names_in, self._folders.open_folder), prefix=prefix, after=after):
-                if len(items) == limit:
-                    return ListPage(tuple(items), items[-1].name)
-                try:
-                    root = self._folders.place(name)
-                    info = os.stat(name, dir_fd=root.fd, follow_symlinks=False)
-                except (FileNotFoundError, NotADirectoryError):
-                    continue
-                items.append(ChunkInfo(name, info.st_size, runtime.label_ms(info.st_mtime_ns)))
+            for name in walk_names(look, prefix=prefix, after=after):
+                if (info := self._look(name)) is not None:
+                    is_empty = False
+                    yield ChunkInfo(name, info.st_size, runtime.label_ms(info.st_mtime_ns))
         except OSError as error:
-            raise StorageUnavailable(
-                f"listing {prefix!r} under {self._root}: {error.strerror}; check permissions and the disk",
-                object=prefix,
-            ) from error
-        if not items and self._folders.is_lost(prefix):
+            raise posix.translate(error, prefix, "listing") from error
+        if is_empty and self._folders.is_lost(prefix):
             raise self._folders.lost(prefix)
-        return ListPage(tuple(items), None)
+
+    def has_root(self) -> bool:
+        return os.path.isdir(self._root)
 
     def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
         if self._look(name) is not None:
@@ -426,38 +426,33 @@ class FilesystemChunkStorage(BaseChunkStorage):
         for item in ranges:
             self.check_covered(item, self._must_look(item.name).st_size)
         name, _, end = ranges[0]
-        while True:
-            file = self._writable(name)
-            try:
-                with file.lock:
-                    if file.retired:
-                        continue
-                    file.dirty = True
-                    os.ftruncate(file.fd, end)
-                    self._files.copy(ranges[1:], file.fd, end)
-                    return sum(item.length for item in ranges)
-            except OSError as error:
-                raise posix.translate(error, name, "joining chunks into") from error
-            finally:
-                del file
+        with self._locked(name, "joining chunks into") as file:
+            os.ftruncate(file.fd, end)
+            self._files.copy(ranges[1:], file.fd, end)
+        return sum(item.length for item in ranges)
 
     def do_truncate(self, name: str, length: int) -> None:
+        with self._locked(name, "truncating") as file:
+            size = os.fstat(file.fd).st_size
+            if length > size:
+                raise InvalidArgument(
+                    f"chunk {name!r} has {size} bytes; it cannot be cut to {length}", argument="length"
+                )
+            os.ftruncate(file.fd, length)
+
+    @contextmanager
+    def _locked(self, name: str, doing: str) -> Iterator[OpenFile]:
+        """The file of a chunk, which no other thread writes meanwhile."""
         while True:
             file = self._writable(name)
             try:
                 with file.lock:
-                    if file.retired:
-                        continue
-                    size = os.fstat(file.fd).st_size
-                    if length > size:
-                        raise InvalidArgument(
-                            f"chunk {name!r} has {size} bytes; it cannot be cut to {length}", argument="length"
-                        )
-                    file.dirty = True
-                    os.ftruncate(file.fd, length)
-                    return
+                    if not file.retired:
+                        file.dirty = True
+                        yield file
+                        return
             except OSError as error:
-                raise posix.translate(error, name, "truncating") from error
+                raise posix.translate(error, name, doing) from error
             finally:
                 del file
 

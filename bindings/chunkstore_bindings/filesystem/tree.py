@@ -1,4 +1,4 @@
-"""Listing a directory tree as chunk names, in the order of the names.
+"""Storages whose chunks are files of a tree, and listing a tree as chunk names, in the order of the names.
 
 Promises: regular files only, by code point of the whole relative path, never a symbolic link, never anything under the
 folder of temporaries; at any time one sorted directory per level is in memory. What vanishes meanwhile is left out.
@@ -8,11 +8,39 @@ Leaves out: names that are not UTF-8 (the port cannot name them).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
+from chunkstore.checksum import BytesLike
+from chunkstore.storage import BaseChunkStorage, ChunkInfo, ListPage
 from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER
 
-__all__ = ["names_in", "walk_names"]
+__all__ = ["TreeStorage", "names_in", "walk_names"]
+
+
+class TreeStorage(BaseChunkStorage):
+    """What storages of files have in common, and what buckets ask of them."""
+
+    @abstractmethod
+    def walk(self, prefix: str, after: str | None) -> Iterator[ChunkInfo]:
+        """As ``list``, without pages. Raises what ``list`` raises."""
+
+    @abstractmethod
+    def has_root(self) -> bool:
+        """Whether the root is there."""
+
+    @abstractmethod
+    def _put_parts(self, name: str, parts: Iterable[BytesLike]) -> int: ...
+
+    def put_parts(self, name: str, parts: Iterable[BytesLike]) -> int:
+        """As ``put``, of parts of which one is in memory at a time; their length in bytes. An error of theirs leaves nothing."""
+        self._check(name)
+        return self._put_parts(name, parts)
+
+    def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
+        items = tuple(islice(self.walk(prefix, after), limit + 1))
+        return ListPage(items[:limit], items[limit - 1].name if len(items) > limit else None)
 
 
 def names_in(open_folder: Callable[[str], int], folder: str) -> list[str]:

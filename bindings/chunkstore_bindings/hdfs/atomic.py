@@ -6,8 +6,8 @@ Promises
 * The name node gives every file a number that it never gives again and that a rename keeps. It is the token: after a lost
   reply the number under the target's name says whether our rename happened.
 * ``place`` decides as long as the deadline allows. What stays undecided raises ``StorageUnavailable`` and may still happen.
-* A root, or the first folder of a name, that this object has written to is never made again: who removed or renamed it gets no
-  empty one in its place.
+* A root, or the first folder of a name, that this object has written to is never made again, and another that takes its place is
+  not written to: its number is looked at before every write.
 
 Temporaries of the dead are swept after a day. Leaves out: gateways that know no file numbers.
 """
@@ -15,15 +15,15 @@ Temporaries of the dead are swept after a day. Leaves out: gateways that know no
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
-from chunkstore.deadline import Backoff, Deadline
+from chunkstore.deadline import Backoff, Deadline, left_s
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
-from chunkstore_bindings.hdfs.errors import NAME_TAKEN, is_absent, translate
+from chunkstore_bindings.hdfs.errors import NAME_TAKEN, translate
 from chunkstore_bindings.hdfs.files import Files
-from chunkstore_bindings.hdfs.names import TEMPORARY_FOLDER
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, WebHdfs, content_size
 
 __all__ = ["AtomicCreates", "Temporary", "backoff_until"]
@@ -35,6 +35,7 @@ _SWEEP_EVERY_S = 6 * 3600.0
 _SWEEP_COUNT_MAX = 1000
 _SWEEP_SHARE = 0.1
 _CLEANUP_S = 5.0
+_REQUEST_S = 60.0
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
 
@@ -60,26 +61,30 @@ class AtomicCreates:
         self._parameters = parameters
         block_bytes = parameters.get("blocksize")
         self._block_bytes = block_bytes if isinstance(block_bytes, int) else _BLOCK_BYTES
-        self._temporaries = f"{files.root}/{TEMPORARY_FOLDER}"
         self._is_ready = False
-        self._written_to: set[str] = set()
-        """First folders of names: paths."""
+        self._firsts: dict[str, int] = {}
+        """The first folders of names that were written to, by path, and their numbers."""
         self._sweep_at_s = 0.0
 
     def create(self, name: str, data: BytesLike | Pieces, deadline: Deadline) -> bool:
         """Create ``name`` with ``data`` unless it exists. Raises as ``ChunkStorage.create_if_absent``."""
-        return self._write_and_place(name, data, deadline, replace=False)
+        return self._write_and_place(name, [data], deadline, replace=False) is not None
 
-    def put(self, name: str, data: BytesLike | Pieces, deadline: Deadline) -> None:
-        """Make ``name`` hold ``data``, whatever it held."""
-        self._write_and_place(name, data, deadline, replace=True)
+    def put(self, name: str, parts: Iterable[BytesLike | Pieces], deadline: Deadline | None) -> int:
+        """Make ``name`` hold these parts, whatever it held; their length in bytes. ``deadline``: None gives each part's request its own."""
+        length = self._write_and_place(name, parts, deadline, replace=True)
+        assert length is not None
+        return length
 
-    def _write_and_place(self, name: str, data: BytesLike | Pieces, deadline: Deadline, *, replace: bool) -> bool:
+    def _write_and_place(
+        self, name: str, parts: Iterable[BytesLike | Pieces], deadline: Deadline | None, *, replace: bool
+    ) -> int | None:
         path = self._files.path(name)
-        self._sweep(deadline)
-        temporary = self._write(name, data, deadline)
+        self._confirm(name, path, deadline or _own())
+        self._sweep(deadline or _own())
+        temporary, length = self._write(name, parts, deadline)
         try:
-            created = self.place(name, temporary, path, deadline, replace=replace)
+            created = self.place(name, temporary, path, deadline or _own(), replace=replace)
         except Lost as lost:
             # The rename may still happen: the temporary stays, and is swept if it never does.
             raise translate(lost, name, "renaming the temporary of") from lost
@@ -88,35 +93,63 @@ class AtomicCreates:
             raise
         if not created:
             self.discard(temporary.path)
-        return created
+        return length if created else None
 
-    def _write(self, name: str, data: BytesLike | Pieces, deadline: Deadline) -> Temporary:
-        """A temporary with ``data``, on behalf of chunk ``name``. Raises as ``ChunkStorage.create_if_absent``, and what making
-        ``Pieces`` raises."""
-        path = f"{self._temporaries}/{runtime.token(12).hex()}"
-        size = content_size(data)
+    def _confirm(self, name: str, path: str, deadline: Deadline) -> None:
+        """Raise ``StorageUnavailable`` if the first folder of a name is not the one any more that was written to before."""
+        first = self._first_folder(path)
+        if first == self._files.root:
+            return
+        try:
+            status = self._files.look(first, deadline)
+        except (Refused, Lost) as error:
+            raise translate(error, name, "writing") from error
+        known = self._firsts.get(first)
+        if known is not None and (status is None or status.get("fileId") != known):
+            raise self._moved(name, first)
+        self._see(first, status)
+
+    def _see(self, first: str, status: dict[str, Any] | None) -> None:
+        if first != self._files.root and status is not None and status.get("type") == "DIRECTORY":
+            self._firsts.setdefault(first, status.get("fileId", 0))
+
+    def _write(
+        self, name: str, parts: Iterable[BytesLike | Pieces], deadline: Deadline | None
+    ) -> tuple[Temporary, int]:
+        """A temporary with these parts, on behalf of chunk ``name``, and its length. Raises also what making them raises."""
+        path = f"{self._files.temporaries}/{runtime.token(12).hex()}"
+        size = 0
         try:
             if not self._is_ready:
-                self._rest.question("PUT", self._temporaries, "MKDIRS", deadline)
+                self._rest.question("PUT", self._files.temporaries, "MKDIRS", deadline or _own())
                 self._is_ready = True
-            self._rest.send(
-                "PUT", path, "CREATE", data, deadline, overwrite="false", createparent="false", **self._parameters
-            )
-            status = self._files.status(name, deadline, path)
+            coming = iter(parts)
+            first = next(coming, b"")
+            given = {"overwrite": "false", "createparent": "false", **self._parameters}
+            self._rest.send("PUT", path, "CREATE", first, deadline or _own(), **given)
+            size = content_size(first)
+            del first  # before the next one is made: one is in memory
+            for part in coming:
+                # Nothing reads a temporary, so opening it again harms no replica.
+                self._rest.send("POST", path, "APPEND", part, deadline or _own())
+                size += content_size(part)
+                del part
+            status = self._files.status(name, deadline or _own(), path)
             if status is None or status["length"] != size:
                 found = "nothing" if status is None else f"{status['length']} bytes"
                 raise StorageUnavailable(
                     f"writing {name!r}: {found} arrived instead of {size} bytes; retry", object=name
                 )
-            return Temporary(path, status["fileId"])
+            return Temporary(path, status["fileId"]), size
         except BaseException as error:
             # Whatever it was (a quota that stops a file half-way, a source that cannot be read) leaves what was written so far.
             self.discard(path)
             if isinstance(error, (Refused, Lost)):
+                asking = deadline or _own()
                 with contextlib.suppress(Refused, Lost):
                     # The folder of temporaries is made again where it has gone, but not where the root has.
-                    self._is_ready = not self._is_folder(self._files.root or "/", deadline)
-                raise self._unwritten(error, name, deadline) from error
+                    self._is_ready = not self._files.has_root(asking)
+                raise self._unwritten(error, name, asking) from error
             raise
 
     def _unwritten(self, error: Refused | Lost, name: str, deadline: Deadline) -> ChunkstoreError:
@@ -147,7 +180,6 @@ class AtomicCreates:
                     "PUT", temporary.path, "RENAME", deadline, destination=path, renameoptions=option
                 )
                 if said.get("boolean") is not False:
-                    self._written_to.add(self._first_folder(path))
                     return True
                 raise StorageUnavailable(
                     f"creating {name!r}: this gateway renames without options; name the name node", object=name
@@ -191,21 +223,22 @@ class AtomicCreates:
     def _make_folder(self, path: str, deadline: Deadline) -> bool:
         """Make the folder of ``path``; False where its first one was written to and has gone. Raises ``Refused``, ``Lost``."""
         first = self._first_folder(path)
-        if first in self._written_to and not self._is_folder(first or "/", deadline):
+        if first in self._firsts and not self._files.is_folder(first, deadline):
             return False
         self._rest.question("PUT", path.rpartition("/")[0] or "/", "MKDIRS", deadline)
+        self._see(first, self._files.look(first or "/", deadline))
         return True
 
     def _moved(self, name: str, path: str) -> StorageUnavailable:
         return StorageUnavailable(
-            f"writing {name!r}: {path or '/'} or its {TEMPORARY_FOLDER} is no longer there (renamed, removed or replaced while it "
+            f"writing {name!r}: {path or '/'} or {self._files.temporaries} is no longer there (renamed, removed or replaced while it "
             "was in use). Nothing was written; open the root at its new place, or put it back",
             object=name,
         )
 
     def _explain_unplaced(self, refused: Refused, name: str, path: str, deadline: Deadline) -> NoReturn:
         with contextlib.suppress(Refused, Lost):
-            if self._is_folder(path, deadline):
+            if self._files.is_folder(path, deadline):
                 raise InvalidArgument(
                     f"{name!r} is a folder here, so it cannot be a chunk", argument="name"
                 ) from refused
@@ -218,32 +251,16 @@ class AtomicCreates:
 
         ``missing``: the name node misses the temporary (renamed before, or swept) or the folder.
         """
-        found = self._status(path, deadline)
+        found = self._files.look(path, deadline)
         ours = found is not None and found.get("fileId") == temporary.number
         if ours or (found is not None and not replace):
             return ours
-        if missing and self._status(temporary.path, deadline) is None:
+        if missing and self._files.look(temporary.path, deadline) is None:
             if found is not None:
                 # Ours was there, and another one has replaced it since.
                 return True
             raise StorageUnavailable(f"the temporary of {name!r} vanished; retry", object=name)
         return None
-
-    def _is_folder(self, path: str, deadline: Deadline) -> bool:
-        status = self._status(path, deadline)
-        return status is not None and status.get("type") == "DIRECTORY"
-
-    def _status(self, path: str, deadline: Deadline) -> dict[str, Any] | None:
-        try:
-            found = self._rest.question("GET", path, "GETFILESTATUS", deadline).get("FileStatus")
-        except Refused as refused:
-            if is_absent(refused):
-                return None
-            raise
-        if not isinstance(found, dict):
-            # Not "there is none", which would be believed.
-            raise Lost(f"the answer about {path} is not WebHDFS", sent=True)
-        return found
 
     def discard(self, path: str) -> None:
         """Delete an unreferenced file; what cannot be deleted costs space and nothing else."""
@@ -263,16 +280,21 @@ class AtomicCreates:
         limit_ms = runtime.now_ms() - _STALE_MS
         share = Deadline(min(_CLEANUP_S, deadline.left_s() * _SWEEP_SHARE))
         try:
-            answer = self._rest.question("GET", self._temporaries, "LISTSTATUS_BATCH", share)
+            answer = self._rest.question("GET", self._files.temporaries, "LISTSTATUS_BATCH", share)
             statuses = answer["DirectoryListing"]["partialListing"]["FileStatuses"]["FileStatus"]
             for status in statuses[:_SWEEP_COUNT_MAX]:
                 if status["type"] == "FILE" and status["modificationTime"] < limit_ms:
-                    path = f"{self._temporaries}/{status['pathSuffix']}"
+                    path = f"{self._files.temporaries}/{status['pathSuffix']}"
                     with contextlib.suppress(Refused):
                         self._rest.command("DELETE", path, "DELETE", share, recursive="false")
         except (Refused, Lost, LookupError, TypeError, AttributeError):
             # Nothing there yet, no time left, or the next call will meet the same trouble and say so.
             return
+
+
+def _own() -> Deadline:
+    """The end of one request of several that have no common one."""
+    return Deadline(left_s(_REQUEST_S))
 
 
 def _in_doubt(lost: Lost, refused: Refused) -> Lost:

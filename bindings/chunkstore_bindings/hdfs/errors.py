@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import re
 
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
+from chunkstore.errors import (
+    AccessDenied,
+    ChunkNotFound,
+    ChunkstoreError,
+    InvalidArgument,
+    StorageFull,
+    StorageUnavailable,
+)
 from chunkstore_bindings.hdfs.rest import Lost, Refused
 
-__all__ = ["DENIED", "NAME_TAKEN", "is_absent", "is_unfinished", "translate"]
+__all__ = ["NAME_TAKEN", "is_absent", "is_unfinished", "translate"]
 
 NAME_TAKEN = frozenset({"FileAlreadyExistsException", "AlreadyBeingCreatedException"})
 """Another client has the name: its file is there, or still being written. Both mean "lost"."""
@@ -30,7 +37,7 @@ _FULL = frozenset(
 _NO_REPLICA = re.compile(r"No active nodes contain this block|Could not obtain block")
 _NOT_PLACED = re.compile(r"could only be written to 0 of .*?There are (\d+) datanode\(s\) running and (\d+|no) node")
 _BAD_NAME = re.compile(r"maximum path component name limit|is a reserved name|Invalid path name|Pathname too long")
-DENIED = frozenset(
+_DENIED = frozenset(
     {"AccessControlException", "AuthorizationException", "InvalidToken", "SecurityException", "Unauthorized"}
 )
 _NOT_A_FOLDER = "(is not a directory)"
@@ -84,8 +91,8 @@ def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
             "ones and retry (`hdfs fsck PATH -files -blocks -locations` names the block). If all run, its replicas are lost: restore",
             object=name,
         )
-    if kind in DENIED:
-        return StorageUnavailable(
+    if kind in _DENIED:
+        return AccessDenied(
             f"{doing} {name!r}: {text or kind}; give ?user=NAME or ?token_file=PATH of a permitted user", object=name
         )
     if kind == "SafeModeException" or "safe mode" in text:

@@ -1,7 +1,8 @@
-"""What the name node says of one chunk's file, asked in the chunk's name, and how it says no.
+"""What the name node says of files below a root, asked by their names, and how it says no.
 
-Promises: answers are checked before anybody relies on them; refusals arrive as chunkstore's errors. A file that was closed is
-never opened again, not even to end a dead writer's lease. Leaves out: bytes (``storage``).
+Promises: the path of a name is the root, a slash and the name, in which a colon is U+F03A. Answers are checked before anybody
+relies on them; refusals arrive as chunkstore's errors. A file that was closed is never opened again, not even to end a dead writer's lease.
+Leaves out: bytes (``storage``).
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
-from chunkstore.deadline import Deadline
-from chunkstore.errors import ChunkNotFound, StorageUnavailable
+from chunkstore.deadline import Deadline, left_s
+from chunkstore.errors import ChunkNotFound, InvalidArgument, StorageUnavailable
+from chunkstore.records.names import utf8_bytes
+from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER
+from chunkstore_bindings.filesystem.tree import walk_names
 from chunkstore_bindings.hdfs.errors import is_absent, translate
-from chunkstore_bindings.hdfs.names import Page, to_path
 from chunkstore_bindings.hdfs.rest import Lost, Refused, WebHdfs
 
 __all__ = ["WRITABLE", "Files", "is_writable"]
 
 WRITABLE: Final = "644"
+_PART_BYTES_MAX: Final = 255
+"""Hadoop's default (dfs.namenode.fs-limits.max-component-length); a site that raised it loses nothing the engine uses."""
+_PAGE_S: Final = 60.0
+_COLON: Final = "\uf03a"
+"""HDFS takes no colon in a path; this is what stands for it on Windows' file systems, too."""
 
 
 class Files:
@@ -27,10 +35,22 @@ class Files:
     def __init__(self, rest: WebHdfs, root: str) -> None:
         self._rest = rest
         self.root = root
+        self.temporaries = f"{root}/{TEMPORARY_FOLDER}"
 
     def path(self, name: str) -> str:
-        """The path of a chunk, or of a folder. Raises ``InvalidArgument``."""
-        return to_path(self.root, name)
+        """The path of a chunk. Raises ``InvalidArgument``."""
+        if name.partition("/")[0] == TEMPORARY_FOLDER:
+            raise InvalidArgument(f"{TEMPORARY_FOLDER!r} holds temporaries; choose another name", argument="name")
+        if _COLON in name or utf8_bytes(name) < 0:
+            raise InvalidArgument(
+                f"name {name!r} is not valid UTF-8, or has the character that a ':' is written as", argument="name"
+            )
+        name = name.replace(":", _COLON)
+        longest = max(map(utf8_bytes, name.split("/")))
+        if longest > _PART_BYTES_MAX:
+            text = f"name {name!r} has a part of {longest} bytes; HDFS has {_PART_BYTES_MAX} at most"
+            raise InvalidArgument(text, argument="name")
+        return f"{self.root}/{name}"
 
     def fail(self, error: Refused | Lost, name: str, doing: str) -> NoReturn:
         raise translate(error, name, doing) from error
@@ -38,14 +58,12 @@ class Files:
     def status(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any] | None:
         """What the name node says of a chunk (of what is at ``path``, if given); None if there is none, or a folder."""
         try:
-            found = self._rest.question("GET", path or self.path(name), "GETFILESTATUS", deadline).get("FileStatus")
+            found = self.look(path or self.path(name), deadline)
         except (Refused, Lost) as error:
-            if is_absent(error):
-                return None
             self.fail(error, name, "looking for")
-        if isinstance(found, dict) and found.get("type") == "DIRECTORY":
+        if found is None or found.get("type") == "DIRECTORY":
             return None
-        if not isinstance(found, dict) or found.get("type") != "FILE" or not _is_size(found.get("length")):
+        if found.get("type") != "FILE" or not _is_size(found.get("length")):
             # Taken for an absent one, it would be written anew, or be called damaged.
             raise StorageUnavailable(f"the name node's answer about {name!r} is invalid", object=name)
         if not _is_size(found.get("fileId")) or not found["fileId"]:
@@ -54,29 +72,79 @@ class Files:
             )
         return found
 
+    def look(self, path: str, deadline: Deadline) -> dict[str, Any] | None:
+        """What the name node says of what is at ``path``, unchecked; None if there is nothing. Raises ``Refused``, ``Lost``."""
+        try:
+            found = self._rest.question("GET", path, "GETFILESTATUS", deadline).get("FileStatus")
+        except Refused as refused:
+            if is_absent(refused):
+                return None
+            raise
+        if not isinstance(found, dict):
+            # Not "there is none", which would be believed.
+            raise Lost(f"the answer about {path} is not WebHDFS", sent=True)
+        return found
+
+    def is_folder(self, path: str, deadline: Deadline) -> bool:
+        """Whether there is a folder at ``path``. Raises ``Refused``, ``Lost``."""
+        status = self.look(path, deadline)
+        return status is not None and status.get("type") == "DIRECTORY"
+
+    def has_root(self, deadline: Deadline) -> bool:
+        """Whether the root is there. Raises ``Refused``, ``Lost``."""
+        return self.is_folder(self.root or "/", deadline)
+
     def must_have(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any]:
         if (status := self.status(name, deadline, path)) is None:
             raise ChunkNotFound(name)
         return status
 
-    def page(self, deadline: Deadline, folder: str, following: str) -> Page:
-        path = self.path(folder.rstrip("/")) if folder else self.root or "/"
-        try:
-            answer = self._rest.question("GET", path, "LISTSTATUS_BATCH", deadline, startAfter=following)
-            listing = answer["DirectoryListing"]
-            found = Page(listing["partialListing"]["FileStatuses"]["FileStatus"], int(listing["remainingEntries"]) > 0)
-            # A page that ends where the last one did would never lead anywhere.
-            if found.statuses and str(found.statuses[-1].get("pathSuffix", "")) == following != "":
-                raise ValueError("the page does not continue")
-            if all(isinstance(status, dict) for status in found.statuses):
-                return found
-            raise ValueError("an entry is not an object")
-        except Refused as refused:
-            if is_absent(refused):
-                return Page([], more=False)
-            raise
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise Refused("NoListing", f"the listing of {folder!r} is invalid", 200) from error
+    def walk(self, prefix: str, after: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Files whose names begin with ``prefix`` and are above ``after``, in order, and what the name node says of each.
+
+        One sorted folder per level is in memory. What vanishes meanwhile may be left out. Raises ``Refused``, ``Lost``.
+        """
+        statuses: dict[str, dict[str, Any]] = {}
+
+        def names_in(folder: str) -> list[str]:
+            names = []
+            for status in self._entries(folder):
+                name, kind = str(status.get("pathSuffix", "")).replace(_COLON, ":"), status.get("type")
+                if utf8_bytes(name) > 0 and kind in ("FILE", "DIRECTORY"):
+                    names.append(name + "/" if kind == "DIRECTORY" else name)
+                    statuses[folder + name] = status
+            return sorted(names)
+
+        for name in walk_names(names_in, prefix=prefix, after=after):
+            yield name, statuses.pop(name)
+
+    def _entries(self, folder: str) -> Iterator[dict[str, Any]]:
+        """The statuses in a folder ("" or ending in a slash), in pages; none where there is no such folder."""
+        if "\0" in folder or utf8_bytes(folder) < 0:
+            return
+        path = f"{self.root}/{folder.replace(':', _COLON)}".rstrip("/") or "/"
+        last, more = "", True
+        while more:
+            try:
+                answer = self._rest.question(
+                    "GET", path, "LISTSTATUS_BATCH", Deadline(left_s(_PAGE_S)), startAfter=last
+                )
+                listing = answer["DirectoryListing"]
+                found = listing["partialListing"]["FileStatuses"]["FileStatus"]
+                before, last = last, str(found[-1].get("pathSuffix", "")) if found else ""
+                more = int(listing["remainingEntries"]) > 0 and bool(found)
+                if not all(isinstance(status, dict) for status in found):
+                    raise ValueError("an entry is not an object")
+                # A page that ends where the last one did would never lead anywhere.
+                if last == before != "":
+                    raise ValueError("the page does not continue")
+            except Refused as refused:
+                if is_absent(refused):
+                    return
+                raise
+            except (LookupError, TypeError, AttributeError, ValueError) as error:
+                raise Refused("NoListing", f"the listing of {folder!r} is invalid", 200) from error
+            yield from found
 
     @contextmanager
     def waiting(self, name: str, doing: str, deadline: Deadline) -> Iterator[list[Refused | Lost]]:

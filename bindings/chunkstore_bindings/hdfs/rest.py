@@ -22,17 +22,17 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import requests
 import urllib3
 from hdfs.client import InsecureClient, TokenClient
+from requests.adapters import HTTPAdapter
 
 from chunkstore.checksum import BytesLike
 from chunkstore.deadline import Deadline
-from chunkstore_bindings.hdfs.connections import InTimeAdapter
-from chunkstore_bindings.in_time import bounded
+from chunkstore_bindings.in_time import AnswerInTime, bounded
 
 __all__ = ["Body", "Lost", "Pieces", "Refused", "Stream", "WebHdfs", "content_size", "redacted"]
 
@@ -68,6 +68,37 @@ class _NoSecrets(logging.Filter):
 
 
 _NO_SECRETS: Final = _NoSecrets()
+
+
+class _Connection(urllib3.connection.HTTPConnection):
+    response_class = AnswerInTime
+
+
+class _TlsConnection(urllib3.connection.HTTPSConnection):
+    response_class = AnswerInTime
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+class _Adapter(HTTPAdapter):
+    """Connections whose answers, heads included, end by the deadline of the request."""
+
+    _POOLS: ClassVar[dict[str, type]] = {"http": _Pool, "https": _TlsPool}
+
+    def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
+        super().init_poolmanager(*arguments, **named)
+        self.poolmanager.pool_classes_by_scheme = self._POOLS
+
+    def proxy_manager_for(self, *arguments: Any, **named: Any) -> Any:
+        manager = super().proxy_manager_for(*arguments, **named)
+        manager.pool_classes_by_scheme = self._POOLS
+        return manager
 
 
 class Refused(Exception):
@@ -186,7 +217,7 @@ class WebHdfs:
         self._answer_s = answer_s
         self._token = token
         self.session = requests.Session()
-        adapter = InTimeAdapter(pool_connections=16, pool_maxsize=connections, max_retries=0)
+        adapter = _Adapter(pool_connections=16, pool_maxsize=connections, max_retries=0)
         self.session.mount("http://", adapter)
         self.session.mount("https://", adapter)
         # A body that a gateway compressed would not be unpacked.

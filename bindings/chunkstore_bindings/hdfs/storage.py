@@ -10,8 +10,8 @@ Promises
 * Every operation ends within ``deadline_s``; each request within its share of it.
 * ``identity`` tells a file from a copy in its place; a folder that was removed under its owner is not made anew (``atomic``).
 
-Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c`` (``names``); temporaries lie in ``<root>/a/.chunkstore-tmp`` and are
-never listed. A name cannot be a chunk and a folder at once. Empty folders stay.
+Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries are in ``<root>/.chunkstore-tmp`` and are never listed.
+A name cannot be a chunk and a folder at once. Empty folders stay.
 
 Leaves out: high availability (a root names one name node), Kerberos, HttpFS and other gateways: they may work and are not
 tested. ``compose`` and ``concat`` copy and leave their sources alone, because they may be referred to (HDFS's own CONCAT takes them
@@ -20,9 +20,8 @@ away).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 from chunkstore import runtime
@@ -32,7 +31,6 @@ from chunkstore.deadline import Deadline, left_s, until
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.records.chunks import joined
 from chunkstore.storage import (
-    BaseChunkStorage,
     Capabilities,
     ChunkInfo,
     ChunkRange,
@@ -40,10 +38,10 @@ from chunkstore.storage import (
     ConcatArgument,
     ListPage,
 )
+from chunkstore_bindings.filesystem.tree import TreeStorage
 from chunkstore_bindings.hdfs.atomic import AtomicCreates, backoff_until
 from chunkstore_bindings.hdfs.errors import is_absent, is_unfinished
 from chunkstore_bindings.hdfs.files import WRITABLE, Files, is_writable
-from chunkstore_bindings.hdfs.names import walk
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, Stream, WebHdfs
 from chunkstore_bindings.hdfs.root import HdfsRoot, TokenFile, parse_root
 
@@ -69,7 +67,7 @@ def open_hdfs(root_url: str, settings: Settings) -> HdfsChunkStorage:
     )
 
 
-class HdfsChunkStorage(BaseChunkStorage):
+class HdfsChunkStorage(TreeStorage):
     """A chunk storage in one folder of HDFS.
 
     Arguments: ``root``: a URL, or one taken apart; ``deadline_s``: every operation ends by then; ``connections``: kept for
@@ -139,16 +137,21 @@ class HdfsChunkStorage(BaseChunkStorage):
         return is_writable(self._files.must_have(name, self._deadline()))
 
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
-        deadline = self._deadline()
+        with until(runtime.monotonic_s() + self._deadline_s):
+            return super().do_list(prefix, after, limit)
+
+    def walk(self, prefix: str, after: str | None) -> Iterator[ChunkInfo]:
         try:
-            found = [
-                _info(entry.name, entry.status)
-                for entry in islice(walk(partial(self._files.page, deadline), prefix=prefix, after=after), limit + 1)
-            ]
+            for item in self._files.walk(prefix, after):
+                yield _info(*item)
         except (Refused, Lost) as error:
             self._files.fail(error, prefix, "listing")
-        more = len(found) > limit
-        return ListPage(tuple(found[:limit]), found[limit - 1].name if more else None)
+
+    def has_root(self) -> bool:
+        try:
+            return self._files.has_root(self._deadline())
+        except (Refused, Lost) as error:
+            self._files.fail(error, "", "looking for the root of")
 
     # Creating --------------------------------------------------------------------------------------------------------
 
@@ -160,7 +163,10 @@ class HdfsChunkStorage(BaseChunkStorage):
             raise ChunkExists(name)
 
     def do_put(self, name: str, data: BytesLike) -> None:
-        self._atomic.put(name, data, self._deadline())
+        self._atomic.put(name, [data], self._deadline())
+
+    def _put_parts(self, name: str, parts: Iterable[BytesLike]) -> int:
+        return self._atomic.put(name, parts, None)
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -345,9 +351,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         target = arguments[0].name
         if not is_writable(statuses[0]):
             raise InvalidArgument(f"chunk {target!r} is read-only; nothing can be joined to it", argument="arguments")
-        pieces = self._pieces(ranges)
-        self._atomic.put(target, pieces, deadline)
-        return pieces.size
+        return self._atomic.put(target, [self._pieces(ranges)], deadline)
 
     def do_close(self) -> None:
         self._pool.close()

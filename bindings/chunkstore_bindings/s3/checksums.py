@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from chunkstore import runtime
 from chunkstore.deadline import left_s
-from chunkstore_bindings.s3.client import S3Client
+from chunkstore_bindings.s3.options import S3Options
 
 __all__ = ["META_CRC", "META_TOKEN", "Body", "Integrity", "crc_text", "kept_crc", "new_token", "object_headers"]
 
@@ -89,9 +89,8 @@ def new_token() -> str:
     return runtime.token(12).hex()
 
 
-def object_headers(client: S3Client, crc: int | None, token: str) -> dict[str, Any]:
+def object_headers(options: S3Options, crc: int | None, token: str) -> dict[str, Any]:
     """The parameters every new object gets: metadata, storage class, encryption."""
-    options = client.options
     metadata = {META_TOKEN: token}
     if crc is not None:
         metadata[META_CRC] = f"{crc:08x}"

@@ -22,6 +22,7 @@ from botocore.parsers import ResponseParserError
 from chunkstore import runtime
 from chunkstore.deadline import Backoff, Deadline, left_s
 from chunkstore_bindings.in_time import bounded
+from chunkstore_bindings.s3.checksums import Body, Integrity
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, nonsense, refusal_of
 from chunkstore_bindings.s3.session import LEAST_WAIT_S, sdk_client
@@ -78,6 +79,7 @@ class S3Client:
         self.server = ""
         """What the server called itself in its last answer."""
         self._sdk = sdk_client(options, connections)
+        self.integrity = Integrity()
         self._understood = False
         """Whether S3 has ever answered here: if not, the root may be wrong."""
         self._lock = runtime.lock()
@@ -89,12 +91,15 @@ class S3Client:
         """The tries of one request; by default as many as the options say."""
         return Backoff(tries_max=tries_max or self.options.tries_max)
 
-    def send(self, operation: str, *, sent_bytes: int = 0, wanted_bytes: int = 0, **parameters: Any) -> dict[str, Any]:
+    def send(self, operation: str, *, wanted_bytes: int = 0, **parameters: Any) -> dict[str, Any]:
         """One attempt at one request, which ends within the call's time, its answer's body included; ``wanted_bytes``: how
         much of an object that may be. Raises ``Refusal``; whether it may be sent again is the caller's to know."""
+        body = parameters.get("Body", b"")
+        if isinstance(body, Body):
+            body.seek(0)  # an attempt before may have sent a part of it
         with self._lock:
             self._requests[_VERBS[operation]] += 1
-            self._sent_bytes += sent_bytes
+            self._sent_bytes += len(body)
         call: Callable[..., dict[str, Any]] = getattr(self._sdk, operation)
         try:
             with bounded(
@@ -124,6 +129,8 @@ class S3Client:
             refusal.name = str(parameters.get("Key", "")).removeprefix(self.options.key(""))
             raise refusal from error
         self._understood = True
+        if "Body" in parameters:
+            self.integrity.learn(answer)
         self.server = str(answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", ""))[:100]
         return answer
 
@@ -134,20 +141,9 @@ class S3Client:
             common["RequestPayer"] = self.options.request_payer
         return common
 
-    def repeat(
-        self,
-        operation: str,
-        *,
-        sent_bytes: int = 0,
-        backoff: Backoff | None = None,
-        fresh: Callable[[], dict[str, Any]] | None = None,
-        **parameters: Any,
-    ) -> dict[str, Any]:
-        """As ``send``, repeated while it may help. ``fresh`` makes parameters that are used up by an attempt (a body)."""
-        return self.repeated(
-            lambda: self.send(operation, sent_bytes=sent_bytes, **parameters, **(fresh() if fresh is not None else {})),
-            backoff,
-        )
+    def repeat(self, operation: str, *, backoff: Backoff | None = None, **parameters: Any) -> dict[str, Any]:
+        """As ``send``, repeated while it may help."""
+        return self.repeated(lambda: self.send(operation, **parameters), backoff)
 
     def repeated(self, attempt: Callable[[], T], backoff: Backoff | None = None) -> T:
         """What ``attempt`` brings, which is called again while it may help. Raises its last ``Refusal``."""

@@ -18,9 +18,8 @@ from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.storage import ChunkRange, Composed
-from chunkstore_bindings.s3.checksums import Integrity
 from chunkstore_bindings.s3.client import S3Client
-from chunkstore_bindings.s3.multipart import Upload, in_parts, refuse_taken, send_part
+from chunkstore_bindings.s3.multipart import Upload, in_parts, send_part
 from chunkstore_bindings.s3.options import COPY_BYTES_MAX, PART_BYTES_MIN, PARTS_MAX
 from chunkstore_bindings.s3.reading import get_range, head
 from chunkstore_bindings.s3.refusals import Kind, Refusal, nonsense
@@ -139,7 +138,6 @@ class _Planner:
 
 def join(
     client: S3Client,
-    integrity: Integrity,
     target: str,
     ranges: Sequence[ChunkRange],
     pool: runtime.Pool,
@@ -169,23 +167,20 @@ def join(
         # All of it fits into memory: one plain PUT.
         data = _carry(client, names, parts[0], pool) if parts else b""
         if not exclusive:
-            put_object(client, integrity, target, data)
-        elif not put_if_absent(client, integrity, target, data):
+            put_object(client, target, data)
+        elif not put_if_absent(client, target, data):
             raise Refusal(Kind.TAKEN, "the name exists", status=412)
         return Composed(length, length)
-    if exclusive:
-        refuse_taken(client, target)
     carried: list[int] = []
-    sends = [partial(_make, client, integrity, names, part, pool, carried) for part in parts]
+    sends = [partial(_make, client, names, part, pool, carried) for part in parts]
     # Sizes before anything appears: a server that clips a range at its source's end must not shorten the result.
     check = partial(_check_sizes, client, names, parts)
-    in_parts(client, integrity, target, None, sends, length, pool, exclusive=exclusive, check=check)
+    in_parts(client, target, None, sends, length, pool, exclusive=exclusive, check=check)
     return Composed(length, sum(carried))
 
 
 def _make(
     client: S3Client,
-    integrity: Integrity,
     names: Sequence[str],
     part: Part,
     pool: runtime.Pool,
@@ -204,7 +199,7 @@ def _make(
                 raise
     data = _carry(client, names, part, pool)
     carried.append(len(data))
-    return send_part(client, integrity, upload, number, memoryview(data))
+    return send_part(client, upload, number, memoryview(data))
 
 
 def _copy(client: S3Client, upload: Upload, names: Sequence[str], span: Span, number: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
-from chunkstore_bindings.s3.checksums import META_TOKEN, Body, Integrity, crc_text, new_token, object_headers
+from chunkstore_bindings.s3.checksums import META_TOKEN, Body, crc_text, new_token, object_headers
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.options import PARTS_MAX
 from chunkstore_bindings.s3.reading import exists, head
@@ -36,7 +36,6 @@ __all__ = [
     "begin",
     "complete",
     "in_parts",
-    "refuse_taken",
     "send_part",
     "sweep",
     "unfinished",
@@ -68,34 +67,23 @@ class Unfinished(NamedTuple):
 Send: TypeAlias = Callable[[Upload, int], dict[str, Any]]
 
 
-def upload(
-    client: S3Client, integrity: Integrity, name: str, data: BytesLike, pool: runtime.Pool, *, exclusive: bool = True
-) -> None:
+def upload(client: S3Client, name: str, data: BytesLike, pool: runtime.Pool) -> None:
     """Write ``name`` in parts. Raises ``Refusal`` (``TAKEN``: the name exists); then nothing of it is left, or it is stale."""
     with memoryview(data) as whole, whole.cast("B") as view:
         size = max(client.options.part_size_bytes, -(-len(view) // PARTS_MAX))
         slices = [view[start : start + size] for start in range(0, len(view), size)]
         try:
-            if exclusive:
-                refuse_taken(client, name)
             # The whole CRC is needed first: an object's metadata is fixed when its upload begins.
             whole_crc = crc32c_extend(0, view)
-            sends = [partial(send_part, client, integrity, view=part) for part in slices]
-            in_parts(client, integrity, name, whole_crc, sends, len(view), pool, exclusive=exclusive)
+            sends = [partial(send_part, client, view=part) for part in slices]
+            in_parts(client, name, whole_crc, sends, len(view), pool, exclusive=True)
         finally:
             for part in slices:
                 part.release()
 
 
-def refuse_taken(client: S3Client, name: str) -> None:
-    """Raise ``Refusal`` (``TAKEN``) if there is such an object: servers before 2025 do not look when an upload is completed."""
-    if exists(client, name):
-        raise Refusal(Kind.TAKEN, "the name exists", status=412)
-
-
 def in_parts(
     client: S3Client,
-    integrity: Integrity,
     name: str,
     crc: int | None,
     sends: Sequence[Send],
@@ -110,8 +98,11 @@ def in_parts(
 
     Raises ``Refusal`` (``TAKEN``: the name exists), and what the calls raise; then nothing of it is left, or it is stale.
     """
+    if exclusive and exists(client, name):
+        # Servers before 2025 do not look when an upload is completed.
+        raise Refusal(Kind.TAKEN, "the name exists", status=412)
     token = new_token()
-    under_way = begin(client, integrity, name, token, object_headers(client, crc, token), exclusive=exclusive)
+    under_way = begin(client, name, token, object_headers(client.options, crc, token), exclusive=exclusive)
     with aborted_on_failure(client, under_way):
         failures: list[BaseException] = []
         calls = [partial(_unless_failed, failures, send, under_way, number) for number, send in enumerate(sends, 1)]
@@ -136,31 +127,27 @@ def _unless_failed(failures: list[BaseException], send: Send, upload: Upload, nu
         raise
 
 
-def begin(
-    client: S3Client, integrity: Integrity, name: str, token: str, headers: dict[str, Any], *, exclusive: bool
-) -> Upload:
+def begin(client: S3Client, name: str, token: str, headers: dict[str, Any], *, exclusive: bool) -> Upload:
     """Begin an upload whose object has these ``headers``, ``token`` in its metadata among them. Raises ``Refusal``."""
-    if integrity.server_keeps_crc is not False:
+    if client.integrity.server_keeps_crc is not False:
         headers = {**headers, "ChecksumAlgorithm": "CRC32C"}
     answer = client.repeat("create_multipart_upload", Key=client.options.key(name), **headers)
     return Upload(name, str(answer["UploadId"]), token, exclusive)
 
 
-def send_part(client: S3Client, integrity: Integrity, upload: Upload, number: int, view: memoryview) -> dict[str, Any]:
+def send_part(client: S3Client, upload: Upload, number: int, view: memoryview) -> dict[str, Any]:
     """Send one part, several times if need be; what completion has to say about it. Raises ``Refusal``."""
     # A CRC costs a pass over the bytes: only for servers that look at it.
-    crc = None if integrity.server_keeps_crc is False else crc32c(view)
-    checks = integrity.headers(view, crc)
+    crc = None if client.integrity.server_keeps_crc is False else crc32c(view)
+    checks = client.integrity.headers(view, crc)
     answer = client.repeat(
         "upload_part",
-        sent_bytes=len(view),
-        fresh=lambda: {"Body": Body(view)},
+        Body=Body(view),
         Key=client.options.key(upload.name),
         UploadId=upload.id,
         PartNumber=number,
         **checks,
     )
-    integrity.learn(answer)
     part = {"PartNumber": number, "ETag": answer["ETag"]}
     if crc is not None and "ChecksumCRC32C" in answer:
         part["ChecksumCRC32C"] = crc_text(crc)

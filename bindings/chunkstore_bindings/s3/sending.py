@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from chunkstore.checksum import BytesLike, crc32c
-from chunkstore_bindings.s3.checksums import META_TOKEN, Body, Integrity, new_token, object_headers
+from chunkstore_bindings.s3.checksums import META_TOKEN, Body, new_token, object_headers
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.reading import get_range
 from chunkstore_bindings.s3.refusals import Kind, Refusal
@@ -36,34 +36,31 @@ def _body(body: bytes | memoryview) -> bytes | Body:
     return body if isinstance(body, bytes) and len(body) <= _COPY_BYTES_MAX else Body(memoryview(body))
 
 
-def put_object(client: S3Client, integrity: Integrity, name: str, data: BytesLike) -> None:
+def put_object(client: S3Client, name: str, data: BytesLike) -> None:
     """Write ``name`` unconditionally. Repeated while it may help. Raises ``Refusal``."""
     body = _frozen(data)
     crc = crc32c(body)
-    answer = client.repeat(
+    client.repeat(
         "put_object",
-        sent_bytes=len(body),
-        fresh=lambda: {"Body": _body(body)},
+        Body=_body(body),
         Key=client.options.key(name),
-        **object_headers(client, crc, new_token()),
-        **integrity.headers(memoryview(body), crc),
+        **object_headers(client.options, crc, new_token()),
+        **client.integrity.headers(memoryview(body), crc),
     )
-    integrity.learn(answer)
 
 
-def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: BytesLike) -> bool:
+def put_if_absent(client: S3Client, name: str, data: BytesLike) -> bool:
     """Create ``name`` unless it exists; True if this call did. Raises ``Refusal``: after one that leaves doubt it may exist."""
     body = _frozen(data)
     crc, token = crc32c(body), new_token()
     # Once for all attempts: what a checksum made anew would let through has not the CRC that goes with the object.
-    headers = {**object_headers(client, crc, token), **integrity.headers(memoryview(body), crc)}
+    headers = {**object_headers(client.options, crc, token), **client.integrity.headers(memoryview(body), crc)}
     backoff = client.backoff()
     in_doubt = False
     while True:
         try:
-            answer = client.send(
+            client.send(
                 "put_object",
-                sent_bytes=len(body),
                 Key=client.options.key(name),
                 Body=_body(body),
                 IfNoneMatch="*",
@@ -81,7 +78,6 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
             if not refusal.may_repeat(backoff):
                 refusal.conclude(in_doubt)
         else:
-            integrity.learn(answer)
             return True
 
 

@@ -35,7 +35,6 @@ from chunkstore.storage import (
     ConcatArgument,
     ListPage,
 )
-from chunkstore_bindings.s3.checksums import Integrity
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.joining import join
 from chunkstore_bindings.s3.lifecycle import check_lifecycle
@@ -78,7 +77,6 @@ class S3ChunkStorage(BaseChunkStorage):
     def __init__(self, options: S3Options, *, callers: int = 8) -> None:
         self.options = options
         self._client = S3Client(options, connections=max(_CONNECTIONS_MIN, callers + options.concurrency + 16))
-        self._integrity = Integrity()
         self._pool = runtime.pool("chunkstore-s3", options.concurrency - 1 or 1)
         self._swept = False
 
@@ -130,10 +128,10 @@ class S3ChunkStorage(BaseChunkStorage):
     def do_create(self, name: str, data: BytesLike | None) -> None:
         content = data if data is not None else b""
         if memoryview(content).nbytes < self.options.multipart_bytes_min:
-            if not self._do(name, lambda: put_if_absent(self._client, self._integrity, name, content)):
+            if not self._do(name, lambda: put_if_absent(self._client, name, content)):
                 raise ChunkExists(name)
             return
-        self._do(name, lambda: upload(self._client, self._integrity, name, content, self._pool))
+        self._do(name, lambda: upload(self._client, name, content, self._pool))
         self._sweep_once()
 
     def _sweep_once(self) -> None:
@@ -148,13 +146,10 @@ class S3ChunkStorage(BaseChunkStorage):
             self.sweep_uploads()
 
     def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
-        return self._do(name, lambda: put_if_absent(self._client, self._integrity, name, data))
+        return self._do(name, lambda: put_if_absent(self._client, name, data))
 
     def do_put(self, name: str, data: BytesLike) -> None:
-        if memoryview(data).nbytes < self.options.multipart_bytes_min:
-            self._do(name, lambda: put_object(self._client, self._integrity, name, data))
-        else:
-            self._do(name, lambda: upload(self._client, self._integrity, name, data, self._pool, exclusive=False))
+        self._do(name, lambda: put_object(self._client, name, data))
 
     def do_open(self, name: str) -> bool:
         self._do(name, lambda: head(self._client, name))
@@ -199,9 +194,7 @@ class S3ChunkStorage(BaseChunkStorage):
         return self._join(ranges[0].name, ranges, exclusive=False).length
 
     def _join(self, name: str, ranges: Sequence[ChunkRange], *, exclusive: bool) -> Composed:
-        made = self._do(
-            name, lambda: join(self._client, self._integrity, name, ranges, self._pool, exclusive=exclusive)
-        )
+        made = self._do(name, lambda: join(self._client, name, ranges, self._pool, exclusive=exclusive))
         if made.length >= self.options.multipart_bytes_min:
             self._sweep_once()
         return made

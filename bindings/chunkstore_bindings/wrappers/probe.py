@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -23,7 +22,6 @@ from chunkstore_bindings.wrappers.wrapping import layers
 __all__ = [
     "PROBE_RACERS",
     "PROBE_VERSION",
-    "ProbeResult",
     "ServerBacked",
     "confirm_storage",
     "probe_create_if_absent",
@@ -32,22 +30,6 @@ __all__ = [
 
 PROBE_VERSION = 1
 PROBE_RACERS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResult:
-    """What was found. ``winners`` of ``racers`` creates succeeded (1 is right); ``at_ms`` is a label."""
-
-    version: int
-    url: str
-    medium: str
-    racers: int
-    winners: int
-    at_ms: int
-
-    def to_plain(self) -> dict[str, int | str]:
-        """The fields as plain data, for msgpack or JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @runtime_checkable
@@ -77,7 +59,7 @@ def probe_storage(storage: ChunkStorage, name_prefix: str) -> dict[str, int | st
     """
     server = _server_of(storage)
     rules = None if server is None else server.check_root()
-    found = probe_create_if_absent(storage, name_prefix).to_plain()
+    found = probe_create_if_absent(storage, name_prefix)
     if server is not None and rules is not None:
         found |= {"lifecycle": rules, **server.server_identity()}
     return found
@@ -103,8 +85,9 @@ def confirm_storage(
         probe_create_if_absent(storage, name_prefix)
 
 
-def probe_create_if_absent(storage: ChunkStorage, name_prefix: str) -> ProbeResult:
-    """Probe ``storage`` with two unique names that begin with ``name_prefix`` (such as ``"orders/tmp/"``).
+def probe_create_if_absent(storage: ChunkStorage, name_prefix: str) -> dict[str, int | str]:
+    """Probe ``storage`` with two unique names that begin with ``name_prefix`` (such as ``"orders/tmp/"``). Returns plain data, of which
+    ``at_ms`` is a label.
 
     Raises: ``Unsupported`` naming the check that failed; ``StorageUnavailable`` when the storage did not answer, so that
     nothing is known. Retry: safe, each probe has names of its own.
@@ -121,14 +104,14 @@ def probe_create_if_absent(storage: ChunkStorage, name_prefix: str) -> ProbeResu
             # A leftover is among the temporaries and is swept with them; the probe's own verdict counts.
             with contextlib.suppress(ChunkstoreError):
                 storage.delete(name)
-    return ProbeResult(
-        version=PROBE_VERSION,
-        url=storage.url,
-        medium=storage.capabilities.medium,
-        racers=PROBE_RACERS,
-        winners=len(winners),
-        at_ms=runtime.now_ms(),
-    )
+    return {
+        "version": PROBE_VERSION,
+        "url": storage.url,
+        "medium": storage.capabilities.medium,
+        "racers": PROBE_RACERS,
+        "winners": len(winners),
+        "at_ms": runtime.now_ms(),
+    }
 
 
 def _fail(storage: ChunkStorage, what: str) -> Unsupported:

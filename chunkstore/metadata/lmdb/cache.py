@@ -6,25 +6,25 @@ held: no store is ever written to by two cache objects. Directories and their lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import lmdb
 
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument
 from chunkstore.metadata.cachedir import (
     CacheDirectory,
+    EndFile,
     StoreLock,
     delete_unused,
+    end_path,
     forget,
-    is_local,
     is_unchanged,
+    read_end,
     role_path,
+    sweep_ends,
     translate_os,
 )
 from chunkstore.metadata.lmdb.environment import Environment, acquire, translate
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, furthest
-from chunkstore.metadata.seen_end import EndFile, end_path, read_end, sweep_ends
 from chunkstore.metadata.store import RowStore
 
 __all__ = ["LmdbMetadataCache", "environment_of", "seen_end"]
@@ -33,8 +33,8 @@ __all__ = ["LmdbMetadataCache", "environment_of", "seen_end"]
 class LmdbMetadataCache(MetadataCache):
     """The LMDB stores of one container and role below ``cache_dir``, for a root at ``address`` (``ChunkStorage.address``).
 
-    ``role`` is one of ``ROLES``. Where ``cache_dir`` is not on a local file system (``local`` decides), a temporary
-    directory is used and a ``RuntimeWarning`` says so. Of ``settings``, ``tuning.lmdb_map_bytes`` and ``op_deadline_s`` count.
+    ``role`` is one of ``ROLES``. Where ``cache_dir`` is not on a local file system, a temporary directory is used and a
+    ``RuntimeWarning`` says so. Of ``settings``, ``tuning.lmdb_map_bytes`` and ``op_deadline_s`` count.
 
     Raises: ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``.
     """
@@ -47,10 +47,9 @@ class LmdbMetadataCache(MetadataCache):
         role: str = "owner",
         *,
         settings: Settings | None = None,
-        local: Callable[[str], bool] = is_local,
     ) -> None:
         self._settings = settings if settings is not None else Settings()
-        self._directory = CacheDirectory(cache_dir, container_uuid, address, role, local=local)
+        self._directory = CacheDirectory(cache_dir, container_uuid, address, role)
         self._uuid = container_uuid
         self._current: Environment | None = None
         self._end_path = end_path(self._directory.path, address) if role == "owner" else None

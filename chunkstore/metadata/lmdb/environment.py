@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from errno import EDQUOT, EIO, ENOSPC
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import lmdb
 
@@ -24,10 +24,9 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.metadata.cachedir import StoreLock, forget, mark_clean, translate_os
+from chunkstore.metadata.cachedir import EndFile, StoreLock, forget, mark_clean, translate_os
 from chunkstore.metadata.ordered_map import OrderedMap, StoredHead, Transaction
 from chunkstore.metadata.rows import RowDamaged
-from chunkstore.metadata.seen_end import EndFile
 from chunkstore.runtime import defer_interrupt, monotonic_s, sleep_s
 
 __all__ = ["Environment", "abandon", "acquire", "translate"]
@@ -116,7 +115,7 @@ class Environment(OrderedMap):
         self.views.add(ticket)
         if self._gate_open:
             try:
-                return self.handle.begin()
+                return cast("Transaction", self.handle.begin())
             except lmdb.Error:
                 pass  # looked into below
         self.views.discard(ticket)
@@ -129,7 +128,7 @@ class Environment(OrderedMap):
             self.views.add(ticket)
             try:
                 if self._gate_open:
-                    return self.handle.begin()
+                    return cast("Transaction", self.handle.begin())
             except lmdb.ReadersFullError as error:
                 if not self.handle.reader_check():  # no slot of a dead process was freed
                     self.views.discard(ticket)
@@ -145,7 +144,7 @@ class Environment(OrderedMap):
         while True:
             try:
                 with self.handle.begin(write=True) as txn:
-                    return body(txn)
+                    return body(cast("Transaction", txn))
             except lmdb.MapFullError as error:
                 size_bytes = 2 * self.handle.info()["map_size"]
                 if size_bytes > _MAP_BYTES_MAX:
