@@ -84,7 +84,7 @@ fuzz: $(VENV)/.ready-dev
 crash-points: $(VENV)/.ready-dev
 	CHUNKSTORE_FAULTS=full $(RUN) -m pytest -q -n $(TEST_JOBS) --timeout 0 -m "proof or not proof" tests/faults/test_crash_points.py
 
-# Added up in benchmarks/results/simulate.json. SIMULATE="--total 500000 --first-seed 1" for another campaign.
+# Added up in benchmarks/results/simulate.json. SIMULATE="--seconds 60 --claims 8" for another campaign.
 SIMULATE ?= --seconds 600
 simulate: $(VENV)/.ready-dev
 	PYTHONPATH=.:bindings:journal $(RUN) -m tests.simulator --jobs $(JOBS) --save benchmarks/results/simulate.json $(SIMULATE)

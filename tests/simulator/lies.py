@@ -1,6 +1,6 @@
 """Lies: a bit of a stored object reads wrong for a while. Every answer is right then, or ``Damaged`` that names the object.
 
-Each class is drawn from a chance of its own, so that everything else about a seed stays what it was. Roots that are copied, moved or
+Roots that are copied, moved or
 older than they were have directed tests (schedules 52 to 54, ``tests/faults``); so have caches (``tests/faults/test_cache_rot.py``).
 """
 
@@ -18,20 +18,11 @@ _CHANCES: Final[dict[str, tuple[float, ...]]] = {"rotten_chunk": (0.1, 0.3), "ro
 """Per turn of the nemesis."""
 
 CLASSES: Final = tuple(_CHANCES)
-ENABLED: Final = frozenset(CLASSES)
 
 
-def draw_distrust(seed: int, enabled: Iterable[str] = ENABLED) -> tuple[tuple[str, float], ...]:
-    """The classes that a run allows, with their chances. Raises ``ValueError`` for a class that there is not."""
-    wanted = frozenset(enabled)
-    if not wanted <= ENABLED:
-        raise ValueError(f"no such class: {', '.join(sorted(wanted - ENABLED))}; there are {CLASSES}")
-    drawn = []
-    for name, chances in _CHANCES.items():
-        random = Random(f"distrust {seed} {name}")
-        if random.random() < 0.5 and name in wanted:
-            drawn.append((name, random.choice(chances)))
-    return tuple(drawn)
+def draw_distrust(random: Random) -> tuple[tuple[str, float], ...]:
+    """The classes that a run allows, with their chances."""
+    return tuple((name, random.choice(chances)) for name, chances in _CHANCES.items() if random.random() < 0.5)
 
 
 class _Told(NamedTuple):

@@ -17,7 +17,6 @@ from chunkstore.metadata.port import Position
 from chunkstore.records.names import NO_CHUNK
 from chunkstore_journal.claim import ClosedStream
 from tests.simulator.drawing import Plan, draw_plan
-from tests.simulator.world import StorageKind
 
 Function = Callable[..., Any]
 APPEND: Final = ("posix-append",)
@@ -42,9 +41,7 @@ class Mutant(NamedTuple):
 
     def plan(self, seed: int, claims: int) -> Plan:
         """The run of a seed in which the bug is hunted."""
-        storage = cast("StorageKind", self.kinds[0].partition("-")[0]) if self.bound else None
-        bindings = True if self.bound else None
-        return draw_plan(seed, claims=claims, lmdb=False, storage=storage, bindings=bindings, upkeep=False, asks=False)
+        return draw_plan(seed, claims=claims, bound="posix" if self.bound else None)
 
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""
