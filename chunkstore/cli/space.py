@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -35,43 +36,45 @@ _WAITING = (
 )
 
 
-def gc(
-    root: options.Root,
-    *,
-    orphans: Annotated[bool, flag("Also search for orphans (chunks left by crashes); lists every chunk.")] = False,
-    delete: Annotated[bool, flag("With --orphans: delete them.")] = False,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collecting(access.Asking):
+    """The options of ``gc``."""
+
+    orphans: Annotated[bool, flag("Also search for orphans (chunks left by crashes); lists every chunk.")] = False
+    delete: Annotated[bool, flag("With --orphans: delete them.")] = False
     keep_in: Annotated[
         str | None,
         option("FOLDER", "With --delete: first copy them into this folder of the container, such as 'lost'."),
-    ] = None,
-    age_s: Annotated[float, age_option("With --orphans: only orphans of at least this age.")] = _DAY_S,
+    ] = None
+    age_s: Annotated[float, age_option("With --orphans: only orphans of at least this age.")] = _DAY_S
     grace_s: Annotated[
         float | None,
         age_option(
             "Time that removed chunks stay for readers, from the removal or from this claim if that is later. "
             "Default 3600; 0 deletes them now."
         ),
-    ] = None,
-    dry_run: options.DryRun = False,
-    here: access.Asking,
-) -> None:
+    ] = None
+    dry_run: options.DryRun = False
+
+
+def gc(root: options.Root, *, here: Collecting) -> None:
     """Delete removed chunks after their grace, and unneeded journal objects and snapshots.
 
     With --orphans --delete also orphans: chunks left by crashes.
     """
-    _check_options(orphans=orphans, delete=delete, keep_in=keep_in, ask=here.ask, grace_s=grace_s)
-    if dry_run:
+    _check_options(here)
+    if here.dry_run:
         with here.replica(root) as replica:
             garbage = replica.garbage()
-            lost = replica.orphans(age_s_min=age_s) if orphans else None
-        _show_plan(here, garbage, lost, is_due=grace_s == 0)
+            lost = replica.orphans(age_s_min=here.age_s) if here.orphans else None
+        _show_plan(here, garbage, lost, is_due=here.grace_s == 0)
         return
-    with here.owner_or_asker(root, gc_grace_s=grace_s) as store:
+    with here.owner_or_asker(root, gc_grace_s=here.grace_s) as store:
         collected = store.collect()
         has_claimed = isinstance(store, ChunkedSegmentStorage)
         swept = None
-        if orphans and isinstance(store, ChunkedSegmentStorage):
-            swept = store.sweep(delete=delete, keep_in=keep_in, age_s_min=age_s)
+        if here.orphans and isinstance(store, ChunkedSegmentStorage):
+            swept = store.sweep(delete=here.delete, keep_in=here.keep_in, age_s_min=here.age_s)
     facts: dict[str, object] = {
         "collected": f"{collected.chunks} chunks, {human_bytes(collected.chunk_bytes)}",
         "in their grace": f"{collected.waiting} chunks",
@@ -85,12 +88,12 @@ def gc(
         print_note(_WAITING)
 
 
-def _check_options(*, orphans: bool, delete: bool, keep_in: str | None, ask: bool, grace_s: float | None) -> None:
-    if (delete or keep_in is not None) and not orphans:
+def _check_options(given: Collecting) -> None:
+    if (given.delete or given.keep_in is not None) and not given.orphans:
         raise InvalidArgument("--delete and --keep-in need --orphans", argument="--delete")
-    if keep_in is not None and not delete:
+    if given.keep_in is not None and not given.delete:
         raise InvalidArgument("--keep-in needs --delete", argument="--keep-in")
-    if ask and (orphans or grace_s is not None):
+    if given.ask and (given.orphans or given.grace_s is not None):
         text = "with --ask the owner uses its own grace; for --orphans and --grace-s claim the container"
         raise InvalidArgument(text, argument="--ask")
 

@@ -96,46 +96,52 @@ class _Source:
         return self._buffer[:have]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storing(access.Asking):
+    """The options of ``put``."""
+
+    append: Annotated[bool, flag("Append to a segment, which must exist.")] = False
+    resume: Annotated[
+        bool, flag("Compare the stored bytes with the beginning of the file, then continue after them.")
+    ] = False
+    seal: Annotated[bool, flag("Seal the segment when everything is stored.")] = False
+    chunk_size: Annotated[int | None, size_option("A new segment's chunks grow to this size.")] = None
+
+
 def put(
     root: options.Root,
     segment: options.Segment,
     file: Annotated[str, argument("FILE", "File to store; - is standard input.")],
     *,
-    append: Annotated[bool, flag("Append to a segment, which must exist.")] = False,
-    resume: Annotated[
-        bool, flag("Compare the stored bytes with the beginning of the file, then continue after them.")
-    ] = False,
-    seal: Annotated[bool, flag("Seal the segment when everything is stored.")] = False,
-    chunk_size: Annotated[int | None, size_option("A new segment's chunks grow to this size.")] = None,
-    here: access.Asking,
+    here: Storing,
 ) -> None:
     """Store a file as a segment, durably.
 
     An existing segment is refused unless --append or --resume is given. Container and segment are created if they do not exist, but not
     with --append.
     """
-    if append and resume:
+    if here.append and here.resume:
         raise InvalidArgument("--append and --resume exclude each other", argument="--resume")
     check_segment_name(segment)
-    rolling = RollingPolicy(chunk_size_bytes_max=chunk_size) if chunk_size is not None else None
+    rolling = RollingPolicy(chunk_size_bytes_max=here.chunk_size) if here.chunk_size is not None else None
     with ExitStack() as stack:
         source = _Source(file, stack.enter_context(opened_input(file, buffering=0)))
         progress = stack.enter_context(meter(f"put {segment}", source.size_bytes, as_json=here.as_json))
         if rolling is not None and source.size_bytes is not None:
             check_chunk_count(min(source.size_bytes, PIECE_BYTES), rolling.chunk_size_bytes_max)
-        copy = _Copy(segment, source, append, resume, rolling, progress)
+        copy = _Copy(segment, source, here.append, here.resume, rolling, progress)
         try:
             with here.replica(root) as seen:
                 copy.look(seen)
         except ContainerNotFound:
-            if append:
+            if here.append:
                 raise
-        with here.owner_or_asker(root, create=not append) as store:
+        with here.owner_or_asker(root, create=not here.append) as store:
             if isinstance(store, chunkstore.Asker):
-                result = copy.ask(store, seal=seal)
+                result = copy.ask(store, seal=here.seal)
             else:
                 result = copy.run(store)
-                if seal and not store.info(segment).sealed:
+                if here.seal and not store.info(segment).sealed:
                     store.seal(segment)
     here.show(result, result)
 
