@@ -1,7 +1,7 @@
 """Lies: a bit of a stored object reads wrong for a while. Every answer is right then, or ``Damaged`` that names the object.
 
-Only what is read lies; what is stored stays, so that judges see the truth and a power cut takes nothing of it. Roots that are copied,
-moved or older than they were have directed tests (schedules 52 to 54, ``tests/faults``); so have caches (``tests/faults/test_cache_rot.py``).
+Only what is read lies; what is stored stays, so that judges see the truth and a power cut takes nothing of it. Roots that are
+copied, moved or older have directed tests (schedules 52 to 54, ``tests/faults``); so have caches (``tests/faults/test_cache_rot.py``).
 """
 
 from __future__ import annotations
