@@ -51,9 +51,8 @@ SUBJECTS: tuple[Subject, ...] = (
 
 
 class Enumerated(NamedTuple):
-    """The calls of a run, all its cases, and what a run with a fault is compared with."""
+    """All cases of a run, and what a run with a fault is compared with."""
 
-    calls: int
     cases: list[Case]
     expected: object
 
@@ -67,14 +66,14 @@ def enumerate_cases(subject: Subject, place: Place, mode: Mode, folder: Path) ->
         made.close()
     assert trace
     if subject.first is None:
-        return Enumerated(len(trace), all_cases(trace, place), expected)
+        return Enumerated(all_cases(trace, place), expected)
     made = subject.make(place, mode, folder / "behind")
     try:
         trace = made.behind(subject.first)
     finally:
         made.close()
     assert trace, "nothing follows the first fault"
-    return Enumerated(len(trace), all_cases(trace, place, subject.first), expected)
+    return Enumerated(all_cases(trace, place, subject.first), expected)
 
 
 def run_case(subject: Subject, place: Place, mode: Mode, folder: Path, case: Case, expected: object) -> bool:
@@ -138,21 +137,18 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize(("subject", "variant"), CHOSEN, indirect=["variant"])
-def test_all_or_nothing(
-    subject: Subject, variant: tuple[Place, Mode], folder: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_all_or_nothing(subject: Subject, variant: tuple[Place, Mode], folder: Path) -> None:
     found = enumerate_cases(subject, *variant, folder)
     cases = share_of(found.cases, variant[0], f"{subject.name} {variant}")
     reached = sum(run_case(subject, *variant, folder / str(case.number), case, found.expected) for case in cases)
     assert reached >= 0.8 * len(cases) - 1, "where the machine is slow a keeper's call may come between"
-    what = f"{subject.name} in {'-'.join(variant)}: {found.calls} calls, {len(found.cases)} cases"
-    say(record_property, what, len(cases))
+    gc.collect()
 
 
 @pytest.mark.parametrize("variant", USUAL, ids="-".join, indirect=True)
 @pytest.mark.parametrize("operation", [item for item in OPERATIONS if item.name in OUTAGES], ids=lambda item: item.name)
 def test_outage_ends_within_the_deadline_and_is_survived(
-    operation: Operation, variant: tuple[Place, Mode], folder: Path, record_property: Callable[[str, object], None]
+    operation: Operation, variant: tuple[Place, Mode], folder: Path
 ) -> None:
     """From some call on nothing answers any more; the caller hears so in time, and goes on once the storage is back."""
     short: dict[str, Any] = {"op_deadline_s": 0.05, "undecided_s_max": 0.05}
@@ -173,10 +169,4 @@ def test_outage_ends_within_the_deadline_and_is_survived(
             raise
         finally:
             run.close()
-    say(record_property, f"outage in {operation.name} in {'-'.join(variant)}", len(chosen))
-
-
-def say(record_property: Callable[[str, object], None], what: str, cases: int) -> None:
-    record_property("fault_cases", cases)
-    print(f"{what}, {cases} run")
     gc.collect()

@@ -12,6 +12,8 @@ from functools import reduce
 from importlib import import_module
 from typing import Any, Final, NamedTuple, cast
 
+import pytest
+
 from chunkstore import runtime
 from chunkstore.metadata.port import Position
 from chunkstore.records.names import NO_CHUNK
@@ -53,18 +55,13 @@ class Mutant(NamedTuple):
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
     """The product with this bug in it, and afterwards as it was. Raises ``AttributeError`` where there is nothing to replace."""
-    undo: list[tuple[Any, str, Any]] = []
-    try:
+    with pytest.MonkeyPatch.context() as patch:
         for place, make in mutant.swaps.items():
             module, _, path = place.partition(":")
             *owners, name = path.split(".")
             owner = reduce(getattr, owners, import_module(module))
-            undo.append((owner, name, vars(owner)[name] if name in vars(owner) else getattr(owner, name)))
-            setattr(owner, name, make(getattr(owner, name)))
+            patch.setattr(owner, name, make(getattr(owner, name)))
         yield
-    finally:
-        for owner, name, before in reversed(undo):
-            setattr(owner, name, before)
 
 
 def _always(answer: object) -> Callable[[Function], Function]:

@@ -316,7 +316,7 @@ class World(Closing):
                 self.scheduler.kill(process)
         self.scheduler.heap.clear()
         self.observers.clear()
-        if isinstance(self.backend, BoundPosixBackend | BoundS3Backend | BoundHdfsBackend):
+        if isinstance(self.backend, BoundPosixBackend | BoundS3Backend):
             self.backend.close()
         runtime.install(None)
         gc.collect()
