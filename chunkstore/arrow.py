@@ -18,8 +18,8 @@ from chunkstore.config import GIB, MIB
 from chunkstore.engine.reader import StorageReader
 from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.pulsar.container import LedgerReader
 from chunkstore.pulsar.contexts import Stored
-from chunkstore.pulsar.reader import LedgerReader
 from chunkstore.records.arguments import SegmentHandle, SegmentRef, check_flags, check_number
 from chunkstore.records.framing import Framing, Records, RecordSplitter, check_framing
 

@@ -69,7 +69,7 @@ def offload(
     here.show_each(
         parts,
         columns,
-        lambda part: (*part[:6], human_bytes(part.size_bytes), part.segments),
+        lambda part: (*part[:6], human_bytes(part.size_bytes or 0), part.segments),
         right=tuple(name for name in columns if name != "state"),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple, NoReturn, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB
@@ -115,45 +115,47 @@ def _decoded(data: BytesLike, object: str) -> list[tuple[int, HeaderEntry]]:
         raise Damaged(f"{len(raw)} bytes; a header has at most {HEADER_BYTES_MAX}", object=object)
     if not raw:
         raise Damaged("it is empty: the segment was never created", object=object)
-    if not raw.endswith(b"&"):
-        _refuse("it ends in the middle of an entry", raw, raw.rfind(b"&") + 1, len(raw), object)
     count = raw.count(b"&")
     if count > HEADER_ENTRIES_MAX:
         raise Damaged(f"{count} entries; a header has at most {HEADER_ENTRIES_MAX}", object=object)
     found: list[tuple[int, HeaderEntry]] = []
     at = 0
     while at < len(raw):
-        end = raw.index(b"&", at)
-        found.append((at, _entry(raw, at, end, object)))
-        at = end + 1
+        text, ampersand, _ = raw[at : raw.find(b"&", at) + 1 or len(raw)].partition(b"&")
+        try:
+            if not ampersand:
+                raise ValueError("it ends in the middle of an entry")
+            found.append((at, _entry(text)))
+        except ValueError as error:
+            raise Damaged(f"{error}: {text[:100]!r}", object=object, position=at) from error
+        at += len(text) + 1
     return found
 
 
-def _entry(raw: bytes, at: int, end: int, object: str) -> HeaderEntry:
-    split = raw.find(b"=", at, end)
-    if not at < split < end - 1:
-        _refuse("an entry is key=value, neither of them empty", raw, at, end, object)
-    key, value = raw[at:split], raw[split + 1 : end]
-    word = key.lower() if len(key) == len(_MAX_SIZE) or len(key) == len(_CONCAT) else b""
-    if word == _MAX_SIZE:
+def _entry(text: bytes) -> HeaderEntry:
+    """Raises ``ValueError`` for what is none."""
+    key, _, value = text.partition(b"=")
+    if not key or not value:
+        raise ValueError("an entry is key=value, neither of them empty")
+    if key.lower() == _MAX_SIZE:
         size = _number(value)
         if not size:
-            _refuse("a size is a whole number from 1 to 2^63 - 1", raw, at, end, object)
+            raise ValueError("a size is a whole number from 1 to 2^63 - 1")
         return MaxSizeEntry(size)
-    if word == _CONCAT:
-        count_text, _, length_text = value.partition(b"@")
-        count, length = _number(count_text), _number(length_text)
-        if count is None or length is None:
-            _refuse("a marker is concat=count@length", raw, at, end, object)
-        return ConcatEntry(count, length)
+    if key.lower() == _CONCAT:
+        count, _, length = value.partition(b"@")
+        numbers = _number(count), _number(length)
+        if numbers[0] is None or numbers[1] is None:
+            raise ValueError("a marker is concat=count@length")
+        return ConcatEntry(numbers[0], numbers[1])
     offset = _number(key)
     if offset is None:
-        _refuse("an offset is a whole number from 0 to 2^63 - 1", raw, at, end, object)
+        raise ValueError("an offset is a whole number from 0 to 2^63 - 1")
     try:
         name = value.decode()
         _check_name(name)
-    except (UnicodeDecodeError, InvalidArgument):
-        _refuse("this cannot be the name of a chunk", raw, at, end, object)
+    except (UnicodeDecodeError, InvalidArgument) as error:
+        raise ValueError("this cannot be the name of a chunk") from error
     return ChunkEntry(offset, name)
 
 
@@ -163,10 +165,6 @@ def _number(text: bytes) -> int | None:
         return None
     number = int(text)
     return number if number <= NUMBER_MAX else None
-
-
-def _refuse(what: str, raw: bytes, at: int, end: int, object: str) -> NoReturn:
-    raise Damaged(f"{what}: {raw[at : min(end, at + 100)]!r}", object=object, position=at)
 
 
 def _resolved(entries: list[tuple[int, HeaderEntry]], object: str) -> Header:

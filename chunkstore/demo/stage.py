@@ -12,9 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from shlex import quote
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -26,7 +25,7 @@ from chunkstore import runtime
 from chunkstore.assembly import list_containers
 from chunkstore.config import Settings
 from chunkstore.demo.flights import FLIGHTS, TOPICS, Event, events, writers
-from chunkstore.errors import ChunkstoreError, InvalidArgument
+from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
 from chunkstore.pulsar import LedgerReader, plan
 from chunkstore.registry import root_url
 
@@ -283,10 +282,16 @@ class _Stage:
 
     def _count_by_spark(self, source: _Tally) -> str:
         """Let Spark SQL count the store's events: "equal", or why it cannot run here."""
-        if find_spec("pyspark") is None or not (os.environ.get("JAVA_HOME") or shutil.which("java")):
-            return "not counted: it needs pyspark (chunkstore-engine[spark]) and Java 17 or newer"
+        from chunkstore.spark.jobs.running import session_on
+
         self._say("Spark counts them once more (its start takes some seconds)")
-        if _spark_counts(self._root, self._container, TOPICS) != source.counts:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        try:
+            with session_on("local[2]") as spark:
+                counts = _spark_counts(spark, self._root, self._container)
+        except Unsupported as error:
+            return error.message
+        if counts != source.counts:
             raise DemoFailed("spark", "its counts by origin and carrier differ from the source's")
         return "equal"
 
@@ -308,24 +313,15 @@ class _Stage:
             self._console.print(f"  {line}", soft_wrap=True, markup=False)
 
 
-def _spark_counts(root: str, container: str, topics: Iterable[str]) -> dict[tuple[str, str], int]:
+def _spark_counts(spark: Any, root: str, container: str) -> dict[tuple[str, str], int]:
     """Departures by (origin, carrier), as Spark SQL counts them. Raises what Spark raises."""
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take whatever python3 is on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master("local[2]").appName("chunkstore demo")
-    spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR").getOrCreate()
-    try:
-        counts: dict[tuple[str, str], int] = {}
-        for topic in topics:
-            options = {"path": root, "container": container, "topic": topic, "columns": "topic,payload"}
-            spark.read.format("chunkstore").options(**options).load().createOrReplaceTempView("departures")
-            rows = spark.sql(
-                "SELECT topic, get_json_object(CAST(payload AS STRING), '$.carrier') AS carrier, count(*) AS flights "
-                "FROM departures GROUP BY topic, carrier"
-            ).collect()
-            counts.update({(row["topic"], row["carrier"]): row["flights"] for row in rows})
-        return counts
-    finally:
-        spark.stop()
+    counts: dict[tuple[str, str], int] = {}
+    for topic in TOPICS:
+        options = {"path": root, "container": container, "topic": topic, "columns": "topic,payload"}
+        spark.read.format("chunkstore").options(**options).load().createOrReplaceTempView("departures")
+        rows = spark.sql(
+            "SELECT topic, get_json_object(CAST(payload AS STRING), '$.carrier') AS carrier, count(*) AS flights "
+            "FROM departures GROUP BY topic, carrier"
+        ).collect()
+        counts.update({(row["topic"], row["carrier"]): row["flights"] for row in rows})
+    return counts

@@ -9,10 +9,17 @@ not at all. FORMAT.md next to this file has the bytes of the table rows. Leaves 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.offload_metadata import OffloadContext
 from chunkstore.pulsar.bucket import PulsarBucket
+from chunkstore.pulsar.container import (
+    ContainerOffloader,
+    ContainerSource,
+    LedgerReader,
+    LedgerSummary,
+    open_ledger,
+    remove_ledger,
+)
 from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.pulsar.ledger_rows import offload_context
 from chunkstore.pulsar.ledgers import (
-    ContainerSource,
     DirectorySource,
     LedgerSource,
     MemorySource,
@@ -20,15 +27,13 @@ from chunkstore.pulsar.ledgers import (
     SourceLedger,
 )
 from chunkstore.pulsar.managed import ManagedLedger, ManagedLedgerConfig
-from chunkstore.pulsar.offload_ledger import ContainerOffloader, LedgerOffloader, NullLedgerOffloader
+from chunkstore.pulsar.offload_ledger import LedgerOffloader, NullLedgerOffloader
 from chunkstore.pulsar.offload_metrics import OffloadMetrics
 from chunkstore.pulsar.permits import FlowPermits, OffloadReadHandle
 from chunkstore.pulsar.planning import Block, LedgerRange, TopicPlanner, TopicPosition, plan
 from chunkstore.pulsar.policies import OffloadPolicies
 from chunkstore.pulsar.pulsar_objects import PulsarObjects
 from chunkstore.pulsar.read_handle import ReadHandle
-from chunkstore.pulsar.reader import LedgerReader, LedgerSummary, open_ledger
-from chunkstore.pulsar.removal import remove_ledger
 from chunkstore.pulsar.streaming import (
     OfferResult,
     OffloadException,

@@ -1,8 +1,7 @@
 """``PulsarBucket``: what Pulsar's offloaders wrote into a bucket, read without container and broker: ledgers, entries, messages.
 
 A ledger is (cluster, topic, id); index and user metadata tell cluster and topic. Promises: nothing is changed; of attempts that differ
-none is chosen silently; memory: a row for each ledger, and one window. Leaves out: MapFiles of the filesystem offloader, cleaning
-(``orphans``).
+none is chosen silently; memory: a row for each ledger, and one window. Leaves out: MapFiles, which are named; cleaning (``orphans``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from chunkstore.codec.pulsar.frames import Entry, entry_id_at
 from chunkstore.codec.pulsar.message_entries import MessageSummary, Transactions
 from chunkstore.codec.pulsar.messages import Message, iter_messages, scan_transactions
 from chunkstore.config import MIB
-from chunkstore.errors import Conflict, Damaged, InvalidArgument
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, Unsupported
 from chunkstore.pulsar.bucket_objects import Attempt, BucketObjects, Said, topic_name
 from chunkstore.pulsar.checking import BucketCheck, Finding
 from chunkstore.pulsar.contexts import LedgerNotFound
@@ -44,7 +43,7 @@ _Key = tuple[str | None, int | None]
 class LedgerRow(NamedTuple):
     """A ledger in one data object. ``topic`` and ``entries`` are None where no index was read, or it does not tell.
 
-    ``format``: "v1" or "v2". ``entries``: of this object, by their ids. ``bytes``: of the ledger's blocks; without details, of
+    ``format``: "v1", "v2" or "mapfile". ``entries``: of this object, by their ids. ``bytes``: of the ledger's blocks; without details, of
     the data object, where ``ledger`` is None for v2.
     """
 
@@ -171,7 +170,7 @@ class PulsarBucket(BucketObjects):
         """A ledger to be read, from its PIP-17 pair, its PIP-76 segments, or both; ``uuid``: only from this attempt, or segment.
 
         Raises ``LedgerNotFound`` (no complete offload), ``Conflict`` (attempts that differ; several topics or clusters have this id),
-        ``Damaged`` (an index that cannot be read, or does not belong to the data object).
+        ``Unsupported`` (a MapFile), ``Damaged`` (an index that cannot be read, or does not belong to the data object).
         """
         _, parts = self._only(ledger, uuid, topic)
         return self._handle(ledger, self._chosen(ledger, parts))
@@ -277,6 +276,9 @@ class PulsarBucket(BucketObjects):
         with closing(runtime.pool("chunkstore-indexes", _INDEX_READERS)) as pool:
             each = pool.run_all([partial(self._parts, attempt) for attempt in attempts])
         parts = [part for found in each for part in found]
+        for part in parts:
+            if part.error is not None:
+                self._note(f"the index cannot be read: {part.error.message}")
         topics: dict[int | None, set[str]] = {}
         for part in parts:
             topics.setdefault(part.ledger, set()).update({part.topic} - {None})  # type: ignore[arg-type]
@@ -288,19 +290,18 @@ class PulsarBucket(BucketObjects):
                 found.setdefault((name, part.ledger), []).append(part)
         return found
 
-    def _parts(self, attempt: Attempt) -> Iterator[_Part]:
+    def _parts(self, attempt: Attempt) -> list[_Part]:
         assert attempt.data is not None
         facts = self.facts(attempt)
-        if facts.error is not None:
-            self._note(f"the index cannot be read: {facts.error.message}")
         if facts.index is None:
             said = Said(None, None, closed=False)
-            yield _Part(attempt, facts.topic, attempt.ledger, 0, attempt.data.length, said, facts.error)
-            return
+            return [_Part(attempt, facts.topic, attempt.ledger, 0, attempt.data.length, said, facts.error)]
+        parts = []
         for ledger in facts.ledgers(attempt):
             if spans := facts.spans(ledger):
                 size = sum(span.end - span.start for span in spans)
-                yield _Part(attempt, facts.topic, ledger, spans[0].first_entry, size, facts.says(ledger), None)
+                parts.append(_Part(attempt, facts.topic, ledger, spans[0].first_entry, size, facts.says(ledger), None))
+        return parts
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -327,7 +328,11 @@ class PulsarBucket(BucketObjects):
                 found, remedy = sorted(map(str, clusters)), "choose one (uuid, --uuid)"
                 raise Conflict(f"ledger {ledger}", expected="one cluster", found=found, remedy=remedy)
         parts = sorted(parts, key=lambda part: (part.attempt.format, part.first))
-        groups = groupby(parts, key=lambda part: (part.attempt.format, part.first))
+        readable = [part for part in parts if part.attempt.format != "mapfile"]
+        if not readable:
+            text = f"{parts[0].attempt.key} is a MapFile of Pulsar's filesystem offloader: only Hadoop reads it"
+            raise Unsupported(text, feature="mapfile")
+        groups = groupby(readable, key=lambda part: (part.attempt.format, part.first))
         return [self._one_of(ledger, list(group)) for _, group in groups]
 
     def _one_of(self, ledger: int, parts: list[_Part]) -> _Part:

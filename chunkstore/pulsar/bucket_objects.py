@@ -36,6 +36,9 @@ FORMAT_VERSION_KEY = "s3managedledgeroffloaderformatversion"
 """User metadata without which brokers refuse an object; its value is "1" for both formats."""
 UUID_PATTERN: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _KEY = re.compile(rf"((?P<uuid>{UUID_PATTERN})(?:-ledger-(?P<ledger>0|[1-9][0-9]{{0,18}}))?)(?P<index>-index)?")
+_MAP_FILE = re.compile(
+    rf"((?:(?P<topic>.+)/)?(?P<ledger>[0-9]{{1,19}})-(?P<uuid>{UUID_PATTERN}))/(?:data|(?P<index>index))"
+)
 _STORED_TOPIC = re.compile(r"([^:]+)/(persistent|non-persistent)/([^/]+)")
 
 
@@ -43,13 +46,15 @@ _STORED_TOPIC = re.compile(r"([^:]+)/(persistent|non-persistent)/([^/]+)")
 class Attempt:
     """One attempt to offload: its data object, its index, or both.
 
-    ``format``: "v1" (PIP-17, one ledger) or "v2" (PIP-76, ``ledger`` is None: the index names them). ``key``: that of the data object.
+    ``format``: "v1" (PIP-17, one ledger), "v2" (PIP-76, ``ledger`` is None: the index names them), "mapfile" (Pulsar's filesystem
+    offloader, whose key has the topic). ``key``: that of the data object; of a MapFile its folder.
     """
 
     key: str
     uuid: str
-    format: Literal["v1", "v2"]
+    format: Literal["v1", "v2", "mapfile"]
     ledger: int | None
+    topic: str | None = None
     data: ObjectInfo | None = None
     index: ObjectInfo | None = None
 
@@ -137,9 +142,9 @@ class BucketObjects:
         Of a lone v2 object, whose key any program may use, the index is an error unless a block of PIP-76 begins it.
         """
         index: LedgerIndex | SegmentIndex | None = None
-        topic, error = None, None
+        topic, error = attempt.topic, None
         try:
-            if attempt.index is not None:
+            if attempt.format != "mapfile" and attempt.index is not None:
                 item = attempt.index
                 raw = self.bucket.read(item.key, 0, min(item.length, INDEX_BYTES_MAX + 1))
                 index = (read_index if attempt.ledger is None else read_ledger_index)(raw, object=item.key)
@@ -168,11 +173,13 @@ class BucketObjects:
 
 def attempt_at(key: str) -> tuple[Attempt, bool] | None:
     """The attempt that a key is of, without its objects, and whether it is the key of an index; None for a foreign key."""
-    found = _KEY.fullmatch(key)
-    if found is None:
-        return None
-    ledger = None if found["ledger"] is None else int(found["ledger"])
-    return Attempt(found[1], found["uuid"], "v2" if ledger is None else "v1", ledger), bool(found["index"])
+    if found := _KEY.fullmatch(key):
+        ledger = None if found["ledger"] is None else int(found["ledger"])
+        return Attempt(found[1], found["uuid"], "v2" if ledger is None else "v1", ledger), bool(found["index"])
+    if found := _MAP_FILE.fullmatch(key):
+        topic = found["topic"] and topic_name(found["topic"])
+        return Attempt(found[1], found["uuid"], "mapfile", int(found["ledger"]), topic), bool(found["index"])
+    return None
 
 
 def topic_name(text: str) -> str:

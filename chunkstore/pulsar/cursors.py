@@ -11,7 +11,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +24,7 @@ from chunkstore.codec.pulsar.windows import BlockReader, Window, entry_ids, trim
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import Damaged
 
-__all__ = ["OFFSETS", "RESTING", "Cursor", "LedgerPart", "OffsetCache", "RangeStream", "pieces_of"]
+__all__ = ["OFFSETS", "RESTING", "Cursor", "LedgerPart", "OffsetCache", "RangeStream", "in_background", "pieces_of"]
 
 _STEP_BYTES: Final = 64 * KIB
 """Of each so many bytes that were scanned one entry's place is kept."""
@@ -117,6 +118,32 @@ class OffsetCache:
 OFFSETS: Final = OffsetCache()
 
 
+def done_here(call: Callable[[], Any]) -> runtime.Future[Any]:
+    """The future of what ``call`` returns or raises; it is done."""
+    future = runtime.future()
+    future.set_running_or_notify_cancel()
+    _run(call, future)
+    return future
+
+
+def in_background(call: Callable[[], Any], name: str) -> runtime.Future[Any]:
+    """As ``done_here``, from a thread of its own; from the caller's where the system gives no more threads."""
+    future = runtime.future()
+    future.set_running_or_notify_cancel()
+    if runtime.spawn_if_possible(partial(_run, call, future), name) is None:
+        _run(call, future)
+    return future
+
+
+def _run(call: Callable[[], Any], future: runtime.Future[Any]) -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001  (raised where the result is wanted)
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
 class RangeStream:
     """Reads ``source`` from ``position`` on, as far as its bytes belong to ``spans``, which ascend. Not thread-safe.
 
@@ -154,12 +181,12 @@ class RangeStream:
     def _take(self, expected: int) -> bool:
         """Hold one more range; whether there is one that begins at ``expected``, and is whole."""
         if not self._ahead and self._next()[0] == expected:
-            self._request(in_background=False)
+            self._request(ahead=False)
         if not self._ahead or self._ahead[0][0] != expected:
             return False
         begin, end, future = self._ahead.popleft()
         self._held.append((begin, future.result()))
-        while begin != self._start and len(self._ahead) < _AHEAD_MAX and self._request(in_background=True):
+        while begin != self._start and len(self._ahead) < _AHEAD_MAX and self._request(ahead=True):
             pass
         return len(self._held[-1][1]) == end - begin
 
@@ -178,24 +205,19 @@ class RangeStream:
             end = span.end
         return begin, min(end, limit)
 
-    def _request(self, *, in_background: bool) -> bool:
+    def _request(self, *, ahead: bool) -> bool:
         """Have the range that follows read; whether there is one."""
         begin, end = self._next()
         if end <= begin:
             return False
-        future = runtime.future()
 
-        def run() -> None:
-            try:
-                data = self._source.read(begin, end - begin)[: end - begin]
-                future.set_result(data if type(data) is bytes else bytes(data))
-            except BaseException as error:  # noqa: BLE001  (raised where the bytes are needed)
-                future.set_exception(error)
+        def read() -> bytes:
+            data = self._source.read(begin, end - begin)[: end - begin]
+            return data if type(data) is bytes else bytes(data)
 
+        future = in_background(read, "chunkstore-read-ahead") if ahead else done_here(read)
         self._ahead.append((begin, end, future))
         self._position, self._size = end, min(2 * self._size, _RANGE_BYTES_MOST)
-        if not in_background or runtime.spawn_if_possible(run, "chunkstore-read-ahead") is None:
-            run()
         return True
 
 

@@ -1,4 +1,4 @@
-"""Where ledgers are before they are offloaded: in memory, in a directory of files, in a container.
+"""Where ledgers are before they are offloaded: in memory, in a directory of files (in a container: ``container``).
 
 Promises: a listing is one moment's; bytes of files are bounded and checked. Leaves out: ledgers in BookKeeper (implement
 ``LedgerSource``), writing ledgers.
@@ -9,22 +9,16 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, Entry
-from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Closed, Damaged, InvalidArgument, StorageUnavailable
-from chunkstore.pulsar.contexts import LedgerNotFound, check_topic, iter_contexts
 from chunkstore.pulsar.read_handle import ReadHandle
-from chunkstore.pulsar.reader import LedgerReader, open_ledger
-from chunkstore.pulsar.removal import remove_ledger
 
 __all__ = [
-    "ContainerSource",
     "DirectorySource",
     "LedgerSource",
     "MemorySource",
@@ -66,6 +60,11 @@ class LedgerSource(ABC):
     @abstractmethod
     def delete(self, ledger: int) -> None:
         """Delete the ledger for good; durable when it returns. Of one that is not there: nothing."""
+
+    def cached(self, ledger: int, first: int, last: int) -> Sequence[Entry] | None:
+        """The entries ``first`` to ``last``, both included, where all are at hand without storage; else None. Streaming asks for these
+        before it reads the ledger."""
+        return None
 
 
 class _Payloads(ReadHandle):
@@ -186,33 +185,3 @@ def _scan(path: Path, *, skip: int = 0, want: bool = True) -> Iterator[tuple[int
                     yield length, b""
     except OSError as error:
         raise StorageUnavailable(f"{path}: {error.strerror}", object=str(path)) from error
-
-
-class ContainerSource(LedgerSource):
-    """The ledgers in a topic's offload segments of a container. The newest one counts as open: a writer may go on in it. A deleted one
-    is listed, without entries, while it shares a segment with others."""
-
-    def __init__(self, store: ChunkedSegmentStorage, topic: str) -> None:
-        self.topic: str = check_topic(topic)
-        self._store = store
-
-    def ledgers(self) -> list[SourceLedger]:
-        closed_ms = {
-            item.ledger: self._store.info(context.data).modified_at
-            for context in iter_contexts(self._store, self.topic)
-            for item in context.ranges
-        }
-        found = {ledger: SourceLedger(ledger, 0, 0, closed) for ledger, closed in closed_ms.items()}
-        with suppress(LedgerNotFound):
-            for item in LedgerReader(self._store).ledgers(self.topic):
-                entries = item.entries or item.last_entry - item.first_entry + 1
-                closed = closed_ms[item.ledger] if item.complete else None
-                found[item.ledger] = SourceLedger(item.ledger, entries, item.size_bytes, closed)
-        return [item._replace(closed_ms=None) if item.ledger == max(found) else item for item in sorted(found.values())]
-
-    def open(self, ledger: int) -> ReadHandle:
-        return open_ledger(self._store, self.topic, ledger)
-
-    def delete(self, ledger: int) -> None:
-        with suppress(LedgerNotFound):
-            remove_ledger(self._store, self.topic, ledger, offloaded=False)

@@ -18,16 +18,16 @@ from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, Conflict, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.pulsar.container import CONTAINER, ContainerSource, delete_attempt, forget, gone_segments, open_ledger
 from chunkstore.pulsar.contexts import LedgerNotFound, check_topic, iter_contexts, new_context
+from chunkstore.pulsar.cursors import in_background
 from chunkstore.pulsar.ledger_rows import Attempt, LedgerRow, LedgerRows
-from chunkstore.pulsar.ledgers import ContainerSource, LedgerSource, Position, SourceLedger
-from chunkstore.pulsar.offload_ledger import LedgerOffloader, NullLedgerOffloader, in_background, managed_ledger_name
+from chunkstore.pulsar.ledgers import LedgerSource, Position, SourceLedger
+from chunkstore.pulsar.offload_ledger import LedgerOffloader, NullLedgerOffloader, managed_ledger_name
 from chunkstore.pulsar.offload_metrics import PROCESS_METRICS, MeasuredReadHandle, OffloadMetrics
 from chunkstore.pulsar.permits import BROKER_PERMITS, OffloadReadHandle
 from chunkstore.pulsar.policies import OffloadPolicies
 from chunkstore.pulsar.read_handle import ReadHandle
-from chunkstore.pulsar.reader import open_ledger
-from chunkstore.pulsar.removal import CONTAINER, delete_attempt, forget, gone_segments
 from chunkstore.pulsar.streaming_offloader import StreamingOffloader
 from chunkstore.runtime import Future
 
@@ -215,7 +215,7 @@ class ManagedLedger:
             left, _ = self._left()
             chosen = [item for item in choose(self.ledgers()) if item in left and item.closed_ms is not None]
             self._under_way = {item.ledger for item in chosen}
-            self._running = in_background(lambda: self._run(chosen))
+            self._running = in_background(partial(self._run, chosen), "chunkstore-offload")
             return self._running
 
     def _check_idle(self) -> None:

@@ -63,7 +63,7 @@ class _Survey:
 def _survey(objects: BucketObjects, live: LiveFiles, cluster: str | None) -> _Survey:
     """A listing, the uploads, and the indexes (and user metadata) of possible orphans."""
     found = _Survey(live, runtime.now_ms(), uploads=list(objects.bucket.uploads()))
-    found.attempts = list(objects.attempts())
+    found.attempts = [attempt for attempt in objects.attempts() if attempt.format != "mapfile"]
     for attempt in found.attempts:
         if attempt.is_complete and attempt.ledger is not None and live.uuids.get(attempt.ledger) == attempt.uuid:
             found.current[attempt.ledger] = attempt
@@ -115,7 +115,7 @@ def _planned(found: _Survey, older_than_s: float) -> list[Orphan]:
             ]
     for upload in found.uploads:
         at, age_s = attempt_at(upload.key), found.age_s(upload.started_ms)
-        if at is not None and at[0].uuid not in named and age_s >= older_than_s:
+        if at is not None and at[0].format != "mapfile" and at[0].uuid not in named and age_s >= older_than_s:
             which = upload.key, at[0].ledger, at[0].uuid
             orphans.append(Orphan("unfinished-upload", *which, None, age_s, upload_id=upload.upload_id))
     return orphans

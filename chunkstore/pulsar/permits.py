@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry
@@ -18,7 +18,7 @@ from chunkstore.errors import Closed, InvalidArgument
 from chunkstore.pulsar.offload_metrics import PROCESS_METRICS, OffloadMetrics
 from chunkstore.pulsar.read_handle import ReadHandle, SteppedLedger
 
-__all__ = ["BROKER_PERMITS", "FlowPermits", "OffloadReadHandle"]
+__all__ = ["BROKER_PERMITS", "FlowPermits", "OffloadReadHandle", "Scheduler", "ThreadScheduler"]
 
 T = TypeVar("T")
 
@@ -28,17 +28,25 @@ _TIMER_S: Final = 1.0
 """No timer is longer: permits may change meanwhile."""
 
 
-def call_later(delay_s: float, call: Callable[[], None]) -> None:
-    """Run ``call``, which raises nothing, after ``delay_s`` seconds, in a thread of its own. ``FlowPermits`` asks for one call at a time
-    that has to wait, however many reads do."""
+class Scheduler(Protocol):
+    """Runs calls later, in threads of its own."""
 
-    def run() -> None:
-        if delay_s > 0:
-            runtime.sleep_s(delay_s)
-        call()
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> None: ...
 
-    if runtime.spawn_if_possible(run, "chunkstore-permits") is None:
-        run()
+
+class ThreadScheduler:
+    """The default one: a thread for each call. ``FlowPermits`` asks for one call at a time that has to wait, however many reads do."""
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Run ``call``, which raises nothing, after ``delay_s`` seconds."""
+
+        def run() -> None:
+            if delay_s > 0:
+                runtime.sleep_s(delay_s)
+            call()
+
+        if runtime.spawn_if_possible(run, "chunkstore-permits") is None:
+            run()
 
 
 class _Read(NamedTuple):
@@ -110,7 +118,7 @@ class FlowPermits:
             if read is own:
                 self._run(read)
             else:
-                call_later(0, partial(self._run, read))
+                read.handle.scheduler.call_later(0, partial(self._run, read))
 
     def _next(self) -> _Read | None:
         """The next read that may begin; else there is a timer for it, if time is all that it waits for."""
@@ -121,7 +129,7 @@ class FlowPermits:
             delay_s = min(-self._balance / self._rate, _TIMER_S)
             if self._timer_s is None or self._at_s + delay_s < self._timer_s:
                 self._timer_s = self._at_s + delay_s
-                call_later(delay_s, partial(self._ring, self._timer_s))
+                self._waiting[0].handle.scheduler.call_later(delay_s, partial(self._ring, self._timer_s))
             return None
         self._under_way += 1
         return self._waiting.popleft()
@@ -162,8 +170,11 @@ BROKER_PERMITS: Final = FlowPermits()
 class OffloadReadHandle(SteppedLedger):
     """A ledger whose reads are limited by ``FlowPermits``; made by ``create``. Closing cancels what waits, and closes the ledger."""
 
-    def __init__(self, inner: ReadHandle, permits: FlowPermits, metrics: OffloadMetrics, topic: str) -> None:
+    def __init__(
+        self, inner: ReadHandle, permits: FlowPermits, scheduler: Scheduler, metrics: OffloadMetrics, topic: str
+    ) -> None:
         super().__init__(inner)
+        self.scheduler = scheduler
         self.failed = False
         """Whether a read has failed."""
         self._permits, self._metrics, self._topic = permits, metrics, topic
@@ -174,12 +185,16 @@ class OffloadReadHandle(SteppedLedger):
         cls,
         read_handle: ReadHandle,
         flow_permits: FlowPermits,
+        scheduler: Scheduler | None = None,
         *,
         metrics: OffloadMetrics | None = None,
         topic: str = "",
     ) -> Self:
-        """``read_handle`` within ``flow_permits``, which all handles of the process share; its reads are counted as of ``topic``."""
-        return cls(read_handle, flow_permits, metrics or PROCESS_METRICS, topic)
+        """``read_handle`` within ``flow_permits``, which all handles of the process share; its reads are counted as of ``topic``.
+
+        ``scheduler``: runs reads that have to wait, and those of ``read_async``; None: threads of its own.
+        """
+        return cls(read_handle, flow_permits, scheduler or ThreadScheduler(), metrics or PROCESS_METRICS, topic)
 
     def read_async(self, first: int, last: int) -> runtime.Future[list[Entry]]:
         """The entries ``first`` to ``last``, both included, when permits allow it; errors as of ``read``. Raises ``Closed``."""

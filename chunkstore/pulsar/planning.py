@@ -61,10 +61,10 @@ class TopicPlanner:
     """Plans one topic again and again. Of an open offload segment each block header is read once, in whatever call needs it first, and
     of a complete one nothing but its index.
 
-    Where new whole entries are is a matter of positions: ``end`` says up to where there are any, ``borders`` which positions between two
-    of these are ends of blocks (a block is there as a whole, and so are its entries), ``between`` which blocks of which ledgers are there.
-    So after reading up to a position, go on with ``between(position, end())``, or up to the last of ``borders`` that is wanted. Positions
-    may be kept, and given to another planner.
+    Where new whole entries are is a matter of positions: ``begin`` says from where on there are any, ``end`` up to where, ``borders`` which
+    positions between two of these are ends of blocks (a block is there as a whole, and so are its entries), ``between`` which blocks of
+    which ledgers are there. So after reading up to a position, go on with ``between(position, end())``, or up to the last of ``borders``
+    that is wanted. Positions may be kept, and given to another planner.
 
     ``store``: an owner or a replica (refreshed by the caller); not thread-safe. Every call raises ``Damaged`` (a context, an index or a
     block header is wrong), ``SegmentNotFound`` (a data segment was deleted), ``SegmentTruncated``, and what reading raises; it changes
@@ -97,6 +97,10 @@ class TopicPlanner:
         for ledger in sorted((wanted or set()) - {item.ledger for item in ranges}):
             raise LedgerNotFound(self.topic, ledger)
         return tuple(ranges)
+
+    def begin(self) -> TopicPosition:
+        """The position in front of all entries that are there; a caller that is below it has lost what was in between."""
+        return TopicPosition(next((context.sequence for context in self._contexts()), 0), 0)
 
     def end(self) -> TopicPosition:
         """The position after all entries that are acknowledged now; ``(0, 0)`` where there are none."""

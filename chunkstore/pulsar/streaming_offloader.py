@@ -1,7 +1,7 @@
 """``StreamingOffloader``: keeps a topic's streaming offload going, segment after segment, and reads again what was not taken.
 
-Promises: live entries are offered without waiting; what was refused is fed later, from the ledger; each entry gets in once.
-Leaves out: which ledgers there are when (``LedgerSource``), other formats than PIP-76.
+Promises: live entries are offered without waiting; what was refused is fed later, from the source's cache first, then from the ledger;
+each entry gets in once. Leaves out: which ledgers there are when (``LedgerSource``), other formats than PIP-76.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.errors import DeadlineExceeded, InvalidArgument
+from chunkstore.errors import DeadlineExceeded, InvalidArgument, Unsupported
 from chunkstore.pulsar.ledger_rows import LedgerRows
 from chunkstore.pulsar.ledgers import LedgerSource, Position
 from chunkstore.pulsar.offload_metrics import PROCESS_METRICS, OffloadMetrics
@@ -27,6 +27,7 @@ from chunkstore.pulsar.streaming import (
 
 __all__ = ["StreamingOffloader", "stream_directory"]
 
+_CACHED_ENTRIES: Final = 100
 _TIMEOUT_S: Final = 600.0
 
 
@@ -98,8 +99,9 @@ class StreamingOffloader:
                 before, first = handle.last_offered(), handle.next_entry(ledger)
                 if first > stop or (before is not None and before.ledger > ledger):
                     return
+                cached = self._source.cached(ledger, first, min(first + _CACHED_ENTRIES - 1, stop))
                 outcome, size = OfferResult.SUCCESS, 0
-                for entry in reader.iter_entries(first, stop):
+                for entry in reader.iter_entries(first, stop) if cached is None else cached:
                     outcome, size = self._offered(handle, entry), len(entry.payload)
                     if not outcome:
                         break
@@ -175,13 +177,16 @@ def stream_directory(
     *,
     policy: StreamingPolicy | None = None,
     close: bool = False,
+    format: str = "v2",
     end: Position | None = None,
 ) -> list[OffloadResult]:
     """Stream all of the source's ledgers that are not offloaded yet, up to ``end`` (excluded); the segments that were completed.
 
     ``close``: complete the last segment, too ("offload now"); else it stays open, with everything stored, and the next call goes on in it.
-    Raises as ``StreamingOffloader.feed``. Retry: safe.
+    Raises ``Unsupported`` (``format`` is not "v2"), and as ``StreamingOffloader.feed``. Retry: safe.
     """
+    if format != "v2":
+        raise Unsupported("streaming needs the format v2: a v1 object holds one closed ledger", feature="streaming")
     with closing(StreamingOffloader(store, topic, source, policy=policy)) as offloader:
         for found in source.ledgers():
             if end is None or found.ledger < end.ledger:

@@ -89,10 +89,11 @@ class RecordSplitter:
             self._hold(data)
             found = Records([], [])
             return self._before(found, self._at) if self.unfinished_bytes > self._limit else found
-        values = b"".join((*self._parts, data[:end])).split(_NEWLINE)
+        block = b"".join((*self._parts, data[:end]))
+        values = block.split(_NEWLINE)
         offsets = list(accumulate((len(line) + 1 for line in values), initial=self._at))
         self._at = offsets.pop()
-        for number, line in enumerate(values):
+        for number, line in enumerate(values if len(block) > self._limit else ()):
             if len(line) > self._limit:
                 return self._before(Records(offsets[:number], values[:number]), offsets[number])
         self._parts.clear()

@@ -1,7 +1,7 @@
 """Spark reads and writes a container: ``spark.read``, ``readStream``, ``df.write`` and ``writeStream`` (docs/guide-spark.md,
 docs/guide-spark-writing.md).
 
-Planners, readers and commits are plain modules that run without a JVM. Only ``source``, ``stream_source``, ``tasks``, ``mapping``,
+Planners, readers and commits are plain modules that run without a JVM. Only ``source``, ``stream``, ``mapping``,
 ``sink``, ``tier_sources``, ``kafka_runs``, ``pulsar_runs`` and ``jobs`` know pyspark."""
 
 from __future__ import annotations

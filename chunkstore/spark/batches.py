@@ -4,10 +4,12 @@ A batch is yielded only after every due check of its bytes. Payload bytes are co
 
 from __future__ import annotations
 
+import gc
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -15,13 +17,24 @@ from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound
 from chunkstore.registry import open_storage
-from chunkstore.spark.columns import split_partition
+from chunkstore.spark.columns import (
+    LEDGER_COLUMNS,
+    LEDGER_EXTRAS,
+    SEGMENT_COLUMNS,
+    SEGMENT_EXTRAS,
+    TableTask,
+    split_partition,
+)
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.framing import Rows, fixed_rows, line_rows, offsets_of_rows
+from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.pieces import PieceReader, Span, check_place
-from chunkstore.spark.runs import ROW_BYTES, ChunkTimes, LedgerRun, ReadTask, SegmentRun
+from chunkstore.spark.runs import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
 
-__all__ = ["BATCH_BYTES", "Column", "read_task"]
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
+
+__all__ = ["BATCH_BYTES", "read_partition", "read_task", "settle_process"]
 
 BATCH_BYTES: Final = ROW_BYTES
 """A batch ends when it holds this much: larger ones cost memory in the JVM, smaller ones time."""
@@ -30,39 +43,46 @@ _ROWS_MAX: Final = 4096
 _IDS_MAX: Final = 1 << 14
 """Rows of a batch where rows are ids, next to which the name of a topic may stand."""
 
-_TYPES: Final = {
-    "segment": pa.string(),
-    "offset": pa.int64(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "ledger": pa.int64(),
-    "entry": pa.int64(),
-    "payload": pa.binary(),
-    "partition": pa.int32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
+_TYPES: Final = {**SEGMENT_COLUMNS, **SEGMENT_EXTRAS, **LEDGER_COLUMNS, **LEDGER_EXTRAS}
 
 
-class Column(NamedTuple):
-    """A column that is wanted."""
+@cache
+def settle_process() -> None:
+    """Once in an executor's Python process: take what is loaded by now out of the garbage collector's sight.
 
-    name: str
-    nullable: bool = True
+    Spark's workers collect garbage after every task; going through all that pandas, pyarrow and the like keep for good took
+    70 ms of it, more than reading 64 MiB does. Objects made later are collected as ever.
+    """
+    gc.collect()
+    gc.freeze()
 
 
-def read_task(task: ReadTask, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-    """The rows of one partition, in order, with these columns.
+def read_partition(
+    partition: InputPartition, columns: Sequence[tuple[str, bool]], mapped: Mapped | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, or what ``mapped`` makes of them. Raises as ``read_task`` and ``Mapped.batches``."""
+    from chunkstore.spark.tables import table_batches  # rows of segments need no metadata
+
+    task = partition.value
+    if task is None:
+        return iter(())  # Spark asks for one nameless partition where there are none
+    settle_process()
+    found = table_batches(task, columns) if isinstance(task, TableTask) else read_task(task, columns)
+    return found if mapped is None else mapped.batches(found)
+
+
+def read_task(task: ReadTask, columns: Sequence[tuple[str, bool]]) -> Iterator[pa.RecordBatch]:
+    """The rows of one partition, in order, with these columns (and whether they may be null).
 
     The storage is opened when the first batch is asked for, and closed at the end; raw segments without their bytes need no
     storage at all. Raises ``Damaged`` (chunk or block), ``ChunkNotFound``, ``RootUnavailable`` (this machine has another container
     under the root, or none), ``StorageUnavailable``, and what opening the root raises, each with a note that names segment or
     ledger (``chunkstore.spark.errors``).
     """
-    schema = pa.schema([pa.field(column.name, _TYPES[column.name], nullable=column.nullable) for column in columns])
-    times = {item.segment: item for item in task.times}
+    schema = pa.schema([pa.field(name, _TYPES[name], nullable=nullable) for name, nullable in columns])
     if not any(_needs_bytes(run, schema) for run in task.runs):
         for run in task.runs:
-            yield from _planned_batches(run, schema, times.get(run.segment))
+            yield from _planned_batches(run, schema)
         return
     with annotated(container=task.container, lsn=task.lsn):
         storage = open_storage(task.root, Settings())
@@ -70,13 +90,13 @@ def read_task(task: ReadTask, columns: Sequence[Column]) -> Iterator[pa.RecordBa
             reader = PieceReader(storage, lsn=task.lsn)
             for run in task.runs:
                 if not _needs_bytes(run, schema):
-                    yield from _planned_batches(run, schema, times.get(run.segment))
+                    yield from _planned_batches(run, schema)
                 elif isinstance(run, LedgerRun):
                     from chunkstore.spark.ledger_batches import ledger_batches  # raw segments need no codec
 
-                    yield from ledger_batches(run, reader, schema, times.get(run.segment))
+                    yield from ledger_batches(run, reader, schema)
                 else:
-                    yield from _segment_batches(run.segment, _rows(run, reader), schema, times.get(run.segment))
+                    yield from _segment_batches(run, _rows(run, reader), schema)
         except ChunkNotFound:
             check_place(storage, container=task.container, uuid=task.uuid)
             raise
@@ -91,12 +111,10 @@ def _needs_bytes(run: SegmentRun | LedgerRun, schema: pa.Schema) -> bool:
     return "value" in schema.names or (run.cut is not None and run.cut.line_bytes_max > 0)
 
 
-def _planned_batches(
-    run: SegmentRun | LedgerRun, schema: pa.Schema, times: ChunkTimes | None
-) -> Iterator[pa.RecordBatch]:
+def _planned_batches(run: SegmentRun | LedgerRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Rows that the plan knows: where those of a segment begin, or all ids of a ledger."""
     if isinstance(run, SegmentRun):
-        yield from _segment_batches(run.segment, _rows_of_plan(run), schema, times)
+        yield from _segment_batches(run, _rows_of_plan(run), schema)
         return
     for low in range(run.first_entry, run.last_entry + 1, _IDS_MAX):
         ids = pa.array(range(low, min(low + _IDS_MAX, run.last_entry + 1)), pa.int64())
@@ -133,11 +151,9 @@ def _rows_of_chunks(spans: Iterable[Span]) -> Iterator[Rows]:
             begin = end
 
 
-def _segment_batches(
-    segment: str, found: Iterable[Rows], schema: pa.Schema, times: ChunkTimes | None
-) -> Iterator[pa.RecordBatch]:
+def _segment_batches(run: SegmentRun, found: Iterable[Rows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     def batch() -> pa.RecordBatch:
-        columns = [_segment_column(field.name, segment, held, times) for field in schema]
+        columns = [_segment_column(field.name, run, held) for field in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     held = Rows([], [])
@@ -154,17 +170,17 @@ def _segment_batches(
         yield batch()
 
 
-def _segment_column(name: str, segment: str, rows: Rows, times: ChunkTimes | None) -> pa.Array:
-    """``rows.values`` are there if it is their bytes, ``times`` if it is these."""
-    topic, partition = split_partition(segment)
-    same = {"segment": segment, "topic": topic, "partition": partition}
+def _segment_column(name: str, run: SegmentRun, rows: Rows) -> pa.Array:
+    """``rows.values`` are there if it is their bytes."""
+    topic, partition = split_partition(run.segment)
+    same = {"segment": run.segment, "topic": topic, "partition": partition}
     if name in same:
         return pa.repeat(pa.scalar(same[name], _TYPES[name]), len(rows.offsets))
     if name == "offset":
         return pa.array(rows.offsets, pa.int64())
     if name == "timestamp":
-        assert times is not None
-        return pa.array(map(times.at, rows.offsets), _TYPES[name])
+        assert run.times is not None
+        return pa.array(map(run.times.at, rows.offsets), _TYPES[name])
     return _binary(rows.values)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import repeat
+from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -16,18 +17,18 @@ from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.config import LIMITS, MIB, Settings
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar.contexts import Context, check_topic, new_context
-from chunkstore.pulsar.filling import Filled, SegmentFiller
+from chunkstore.pulsar.writer import Filled, SegmentFiller
 from chunkstore.records.names import check_segment_name
 from chunkstore.registry import open_storage
 from chunkstore.sessions import SessionChunk, SessionWriter
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.once import Content
 from chunkstore.spark.pieces import check_place
 from chunkstore.spark.write_options import LEDGER_KINDS, Columns, WriteOptions
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Offloaded", "Output", "WritePlan", "write_task"]
+__all__ = ["CONTENT", "Content", "Offloaded", "Output", "WritePlan", "write_task"]
 
+CONTENT: Final = Struct(">QQ")
 _SCAN_BYTES: Final = 1 * MIB
 
 
@@ -39,6 +40,22 @@ class WritePlan(NamedTuple):
     columns: Columns
     container_uuid: bytes
     session_id: int
+
+
+class Content(NamedTuple):
+    """What a commit writes, the same however its rows are ordered and split between tasks: Spark repeats the rows of a micro-batch, and
+    neither their order nor their tasks. ``crcs``: the sum of the rows' CRC32Cs, modulo 2**64."""
+
+    rows: int = 0
+    crcs: int = 0
+
+    def plus(self, other: Content) -> Content:
+        """Of both."""
+        return Content(self.rows + other.rows, (self.crcs + other.crcs) % (1 << 64))
+
+    def packed(self) -> bytes:
+        """As ``SinkRow.content``."""
+        return CONTENT.pack(*self)
 
 
 class Output(NamedTuple):

@@ -1,4 +1,4 @@
-"""The columns of raw segments, of ledgers and of metadata tables, with their Spark types. Plain data."""
+"""The columns of raw segments, of ledgers and of metadata tables, with their types."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 from chunkstore.errors import InvalidArgument
 
@@ -22,14 +24,47 @@ __all__ = [
     "unknown_name",
 ]
 
-SEGMENT_COLUMNS: Final = {"segment": "STRING", "offset": "LONG", "value": "BINARY"}
-"""The columns of raw segments and their Spark types, in order."""
-SEGMENT_EXTRAS: Final = {"topic": "STRING", "partition": "INT", "timestamp": "TIMESTAMP"}
+_TYPES: Final = {
+    "STRING": pa.string(),
+    "INT": pa.int32(),
+    "LONG": pa.int64(),
+    "BINARY": pa.binary(),
+    "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
+}
+
+
+def _columns(text: str) -> dict[str, pa.DataType]:
+    """From names and Spark types, as in DDL."""
+    return {name: _TYPES[kind] for name, kind in re.findall(r"(\w+) (\w+(?:<.*?>)?)", text)}
+
+
+SEGMENT_COLUMNS: Final = _columns("segment STRING, offset LONG, value BINARY")
+"""The columns of raw segments, in order."""
+SEGMENT_EXTRAS: Final = _columns("topic STRING, partition INT, timestamp TIMESTAMP")
 """Those that come only if asked for: both from the segment's name, and the time at which the chunk of the first byte was begun."""
-LEDGER_COLUMNS: Final = {"topic": "STRING", "ledger": "LONG", "entry": "LONG", "payload": "BINARY"}
-"""The columns of offloaded ledgers and their Spark types, in order."""
-LEDGER_EXTRAS: Final = {"value": "BINARY", "offset": "LONG", "partition": "INT", "timestamp": "TIMESTAMP"}
+LEDGER_COLUMNS: Final = _columns("topic STRING, ledger LONG, entry LONG, payload BINARY")
+"""The columns of offloaded ledgers, in order."""
+LEDGER_EXTRAS: Final = _columns("value BINARY, offset LONG, partition INT, timestamp TIMESTAMP")
 """Those that come only if asked for: payload, entry, from the topic's name, and the time at which the chunk of the block was begun."""
+_CHUNKS_TIME = "the time is always that of the chunk"
+_NOT_DECODED = "an entry holds the broker's bytes, one message or a batch, which are not decoded here"
+_ABSENT: Final = {
+    "raw segments": (
+        {*SEGMENT_COLUMNS, *SEGMENT_EXTRAS},
+        {
+            "key": "a segment is a sequence of bytes, whose records have no keys",
+            "headers": "a segment is a sequence of bytes, whose records have no headers",
+            "timestampType": _CHUNKS_TIME,
+        },
+    ),
+    "ledgers": (
+        {*LEDGER_COLUMNS, *LEDGER_EXTRAS},
+        {"key": _NOT_DECODED, "headers": _NOT_DECODED, "timestampType": _CHUNKS_TIME},
+    ),
+}
+"""By what is read: all of its columns; and those of Kafka that are not there, and why."""
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
 _PARTITION_MAX: Final = (1 << 31) - 1
 
@@ -51,8 +86,13 @@ def unknown_name(what: str, given: str, names: Iterable[str]) -> str:
 
 
 def no_column(name: str, known: Iterable[str], argument: str) -> InvalidArgument:
-    """The error of a column that is not there."""
-    return InvalidArgument(unknown_name("column", name, known), argument=argument)
+    """The error of a column that is not there, with the reason where Kafka has it."""
+    names = list(known)
+    for kind, (columns, reasons) in _ABSENT.items():
+        if name in reasons and columns.issuperset(names):
+            text = f"{kind} have no column {name!r}: {reasons[name]}; the columns are {', '.join(names)}"
+            return InvalidArgument(text, argument=argument)
+    return InvalidArgument(unknown_name("column", name, names), argument=argument)
 
 
 _PAST: Final = ("lsnAsOf", "timestampAsOf")
@@ -60,9 +100,9 @@ _SEGMENTS: Final = ("segments", "segmentsPattern")
 
 
 class MetadataTable(NamedTuple):
-    """Its columns with their Spark types, in order; and the options that prune it."""
+    """Its columns, in order; and the options that prune it."""
 
-    columns: Mapping[str, str]
+    columns: Mapping[str, pa.DataType]
     options: tuple[str, ...]
 
 
@@ -74,8 +114,7 @@ class TableTask(NamedTuple):
 
 
 def _table(columns: str, *options: str) -> MetadataTable:
-    """``columns``: names and Spark types, as in DDL."""
-    return MetadataTable(dict(re.findall(r"(\w+) (\w+(?:<.*?>)?)", columns)), (*options, *_PAST))
+    return MetadataTable(_columns(columns), (*options, *_PAST))
 
 
 TABLES: Final[Mapping[str, MetadataTable]] = {

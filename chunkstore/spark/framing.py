@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, NoReturn
 
 from chunkstore.checksum import BytesLike
 from chunkstore.config import KIB, MIB
 from chunkstore.engine.reading import ReadableContainer
-from chunkstore.errors import InvalidArgument
+from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.records.arguments import SegmentHandle
+from chunkstore.records.framing import Records, RecordSplitter
 from chunkstore.spark.pieces import Span
 from chunkstore.spark.runs import ROW_BYTES, Cut
 
 __all__ = [
     "NEWLINE",
     "Rows",
-    "first_line_end",
     "fixed_rows",
     "line_end_before",
     "line_rows",
     "line_too_long",
     "offsets_of_rows",
+    "pass_lines",
 ]
 
 
@@ -55,63 +55,33 @@ def fixed_rows(cut: Cut, spans: Iterable[Span]) -> Iterator[Rows]:
 
 
 def line_rows(segment: str, cut: Cut, spans: Iterable[Span]) -> Iterator[Rows]:
-    """Lines without their newlines. Raises as ``_line_blocks``."""
-    for at, block in _line_blocks(segment, cut, spans):
-        lines: list[BytesLike] = list(block.split(NEWLINE))
-        yield Rows(_starts(at, lines), lines)
-
-
-def _starts(at: int, lines: Iterable[BytesLike]) -> list[int]:
-    starts = list(accumulate((len(line) + 1 for line in lines), initial=at))
-    starts.pop()
-    return starts
-
-
-def _line_blocks(segment: str, cut: Cut, spans: Iterable[Span]) -> Iterator[tuple[int, bytes]]:
-    """Some whole lines at a time, without the last one's newline, and where they begin.
-
-    Raises ``InvalidArgument``: one is longer than ``cut.line_bytes_max``.
-    """
-    limit = cut.line_bytes_max
-    skips = cut.joined
-    at, parts = cut.start, list[bytes]()
+    """Lines without their newlines. Raises ``InvalidArgument``: one is longer than ``cut.line_bytes_max``."""
+    splitter = None if cut.joined else RecordSplitter(segment, "lines", cut.start, cut.line_bytes_max)
     for data, offset in _slices(spans):
-        if skips:
-            # What began before belongs to another task.
-            end = data.find(NEWLINE)
-            if end < 0:
+        low = 0
+        if splitter is None:
+            low = data.find(NEWLINE) + 1  # what began before belongs to another task
+            if not low:
                 continue
-            data, at, skips = data[end + 1 :], offset + end + 1, False
-            offset = at
-        if at >= cut.stop:
-            return
-        stop = -1 if offset + len(data) < cut.stop else data.find(NEWLINE, max(0, cut.stop - 1 - offset))
-        is_last = stop >= 0 and cut.stop < cut.end
-        if is_last:
-            data = data[: stop + 1]
-        end = data.rfind(NEWLINE)
-        if end < 0:
-            parts.append(data)
-            if sum(map(len, parts)) > limit:
-                line_too_long(segment, at, limit)
-            continue
-        block = b"".join((*parts, data[:end]))
-        if len(block) > limit:
-            _check_lengths(segment, at, block, limit)
-        yield at, block
-        if is_last:
-            return
-        at, parts = at + len(block) + 1, [data[end + 1 :]]
-    rest = b"".join(parts)
-    if rest and at < cut.stop:
-        yield at, rest
+            if offset + low >= cut.stop:
+                return
+            splitter = RecordSplitter(segment, "lines", offset + low, cut.line_bytes_max)
+        end = 0
+        if cut.stop < cut.end and offset + len(data) >= cut.stop:
+            end = data.find(NEWLINE, max(low, cut.stop - 1 - offset)) + 1
+        yield _rows_of(splitter.feed, segment, cut, data[low : end or None])
+        if end:
+            break
+    if splitter is not None:
+        yield _rows_of(splitter.end, segment, cut)
 
 
-def _check_lengths(segment: str, at: int, block: bytes, limit: int) -> None:
-    lines = block.split(NEWLINE)
-    for start, line in zip(_starts(at, lines), lines, strict=True):
-        if len(line) > limit:
-            line_too_long(segment, start, limit)
+def _rows_of(take: Callable[..., Records], segment: str, cut: Cut, *data: bytes) -> Rows:
+    try:
+        offsets, values = take(*data)
+    except Damaged as error:
+        line_too_long(segment, error.position or 0, cut.line_bytes_max)
+    return Rows(offsets, [*values])
 
 
 def _slices(spans: Iterable[Span]) -> Iterator[tuple[bytes, int]]:
@@ -152,13 +122,22 @@ def line_end_before(replica: ReadableContainer, segment: SegmentHandle, low: int
     return None
 
 
-def first_line_end(replica: ReadableContainer, segment: SegmentHandle, low: int, high: int) -> int | None:
-    """The lowest offset in ``(low, high]`` that has a newline in front of it. Raises as ``read``."""
-    step = _STEP_BYTES
-    while low < high:
+def pass_lines(
+    replica: ReadableContainer, segment: SegmentHandle, low: int, high: int, count: int, limit: int
+) -> tuple[int, int]:
+    """The end of the first ``count`` lines that end in ``(low, high]``, and how many these are; ``low`` and 0 if none.
+
+    Stops early at a line of more than ``limit`` bytes. Raises as ``read``.
+    """
+    end, passed, step = low, 0, _STEP_BYTES
+    while low < high and passed < count and low - end <= limit:
         data = replica.read(segment, low, min(step, high - low))
-        at = data.find(NEWLINE)
-        if at >= 0:
-            return low + at + 1
+        wanted = count - passed
+        there = data.count(NEWLINE)
+        at = data.rfind(NEWLINE)
+        if there > wanted:
+            there, at = wanted, sum(map(len, data.split(NEWLINE, wanted)[:wanted])) + wanted - 1
+        if there:
+            end, passed = low + at + 1, passed + there
         low, step = low + len(data), min(_STEP_BYTES_MAX, step * 4)
-    return None
+    return end, passed

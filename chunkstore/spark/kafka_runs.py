@@ -22,6 +22,7 @@ from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, InvalidArgument, SegmentNotFound
 from chunkstore.kafka.bucket import KafkaBucket, PlannedPartition
 from chunkstore.kafka.container import ContainerSource
+from chunkstore.spark.batches import settle_process
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import (
     EARLIEST,
@@ -35,7 +36,6 @@ from chunkstore.spark.options import (
     whole_number,
 )
 from chunkstore.spark.runs import partition_count, share
-from chunkstore.spark.tasks import settle_process
 
 __all__ = ["TieredOptions", "TieredReader", "every_column", "parse_options", "plan_runs"]
 

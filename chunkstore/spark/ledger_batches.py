@@ -16,7 +16,7 @@ from chunkstore.codec.pulsar.pip76 import LedgerGroup, SegmentIndex, SegmentRead
 from chunkstore.spark.columns import split_partition
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.pieces import PieceReader, RunBytes
-from chunkstore.spark.runs import ChunkTimes, LedgerRun
+from chunkstore.spark.runs import LedgerRun
 
 __all__ = ["ledger_batches"]
 
@@ -25,9 +25,7 @@ _SAME: Final = {"offset": "entry", "value": "payload"}
 """Kafka's names."""
 
 
-def ledger_batches(
-    run: LedgerRun, reader: PieceReader, schema: pa.Schema, times: ChunkTimes | None
-) -> Iterator[pa.RecordBatch]:
+def ledger_batches(run: LedgerRun, reader: PieceReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The wanted entries of consecutive blocks, a batch for each MiB.
 
     The codec sees the blocks as an object of their own that ends where they end; positions in errors are the segment's.
@@ -45,7 +43,7 @@ def ledger_batches(
             same = {
                 "topic": run.topic,
                 "partition": split_partition(run.topic)[1],
-                "timestamp": None if times is None else times.at(block.start),
+                "timestamp": run.times and run.times.at(block.start),
             }
             columns = [
                 pa.repeat(pa.scalar(same[field.name], field.type), batch.num_rows)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchFunction", "Mapped", "arrow_schema", "check_schema", "map_batches"]
+__all__ = ["BatchFunction", "Mapped", "arrow_schema", "check_schema", "map_batches", "spark_schema"]
 
 BatchFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 """As ``DataFrame.mapInArrow`` takes one: from the batches of a task to others; called once for each task."""
@@ -94,6 +94,14 @@ def _checked(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:
 
 def _wrong(what: str) -> InvalidArgument:
     return InvalidArgument(f"map_batches: {what}", argument="function")
+
+
+def spark_schema(columns: pa.Schema) -> StructType:
+    """As Spark has these columns, all of which may be null."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema: StructType = from_arrow_schema(columns).toNullable()
+    return schema
 
 
 def check_schema(schema: StructType, known: StructType) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from chunkstore.config import GIB, MIB, Settings
 from chunkstore.errors import InvalidArgument, Unsupported
@@ -49,7 +49,7 @@ _BOTH: Final = (
 )
 OPTIONS: Final = (*_BOTH, "metadata", "endingOffsets", "lsnAsOf", "timestampAsOf", "mapFunction")
 """Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
-STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger")
+STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger")
 LINE_BYTES_MAX: Final = 16 * MIB
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -64,8 +64,8 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
-    all of the topic's. ``metadata``: instead of bytes, one of ``columns.TABLES``. ``trigger_bytes``: of a micro-batch,
-    None without a limit."""
+    all of the topic's. ``metadata``: instead of bytes, one of ``columns.TABLES``. ``trigger_bytes``, ``trigger_rows``: of a
+    micro-batch, None without a limit."""
 
     path: str
     container: str
@@ -85,6 +85,7 @@ class ReadOptions:
     as_of_ms: int | None = None
     function: str | None = None
     trigger_bytes: int | None = None
+    trigger_rows: int | None = None
     metadata: str | None = None
 
     @property
@@ -103,8 +104,8 @@ class ReadOptions:
         return self.topic is not None or self.topics_pattern is not None
 
     @property
-    def known_columns(self) -> Mapping[str, str]:
-        """Every column that this read can have, with its Spark type."""
+    def known_columns(self) -> Mapping[str, Any]:
+        """Every column that this read can have, with its Arrow type."""
         if self.metadata is not None:
             return TABLES[self.metadata].columns
         return {**LEDGER_COLUMNS, **LEDGER_EXTRAS} if self.reads_topics else {**SEGMENT_COLUMNS, **SEGMENT_EXTRAS}
@@ -188,6 +189,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         as_of_ms=_moment(values, "timestampAsOf"),
         function=values.get("mapFunction"),
         trigger_bytes=whole_number(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
+        trigger_rows=whole_number(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
         metadata=metadata,
     )
     return replace(options, columns=_columns(values, options))

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from chunkstore.codec.pulsar.block_index import Block, LedgerRange
 from chunkstore.engine.reading import ReadableContainer, context_of, read_view
 from chunkstore.engine.replica import Replica
-from chunkstore.errors import BadOffset, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
+from chunkstore.errors import BadOffset, Conflict, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.read import find_segment
@@ -40,11 +40,11 @@ __all__ = [
     "chosen_segments",
     "chosen_topics",
     "is_chosen",
-    "is_chosen_topic",
     "plan_parts",
     "plan_ranges",
     "plan_read",
     "position_in",
+    "require_lsn",
     "require_match",
     "require_named",
 ]
@@ -58,10 +58,25 @@ def plan_read(replica: Replica, options: ReadOptions) -> list[ReadTask]:
     """The partitions of a read, in the order of their rows; none where there are no bytes.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` or ``Damaged`` (a ledger's blocks are not in its segment), ``InvalidArgument`` (a
-    pattern without a match), and what the replica raises.
+    pattern without a match), ``Conflict`` (the replica was refreshed meanwhile), and what the replica raises.
     """
-    if not options.reads_topics:
-        return _plan_bytes(replica, options, chosen_ranges(replica, options), repeatable=False)
+    lsn = replica.lsn
+    tasks = _plan_topics(replica, options) if options.reads_topics else _plan_segments(replica, options)
+    require_lsn(replica, lsn)
+    return tasks
+
+
+def require_lsn(replica: Replica, lsn: int) -> None:
+    """Raise ``Conflict`` unless the replica is still where it was: a batch shows one point of history."""
+    if replica.lsn != lsn:
+        raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
+
+
+def _plan_segments(replica: Replica, options: ReadOptions) -> list[ReadTask]:
+    return _plan_bytes(replica, options, chosen_ranges(replica, options), repeatable=False)
+
+
+def _plan_topics(replica: Replica, options: ReadOptions) -> list[ReadTask]:
     from chunkstore import pulsar  # raw segments need no codec
 
     ids_suffice = _IDS_ONLY.issuperset(options.columns)
@@ -108,21 +123,10 @@ def _ledger_run(replica: Replica, view: MetadataView, part: LedgerRange, blocks:
 def _tasks(
     replica: Replica, options: ReadOptions, groups: Sequence[Sequence[SegmentRun | LedgerRun]]
 ) -> list[ReadTask]:
-    times: dict[str, ChunkTimes] = {}
     if "timestamp" in options.columns:
-        names = {run.segment for group in groups for run in group}
-        times = {name: _chunk_times(replica, name) for name in names}
-    return [
-        ReadTask(
-            options.path,
-            options.container,
-            replica.lsn,
-            tuple(group),
-            replica.uuid,
-            tuple(times[run.segment].between(*_extent(run)) for run in group) if times else (),
-        )
-        for group in groups
-    ]
+        times = {name: _chunk_times(replica, name) for name in {run.segment for group in groups for run in group}}
+        groups = [[run._replace(times=times[run.segment].between(*_extent(run))) for run in group] for group in groups]
+    return [ReadTask(options.path, options.container, replica.lsn, tuple(group), replica.uuid) for group in groups]
 
 
 def _extent(run: SegmentRun | LedgerRun) -> tuple[int, int]:
@@ -142,18 +146,18 @@ def _chunk_times(replica: Replica, name: str) -> ChunkTimes:
 
     pairs = read_view(replica, found) or [(0, 0)]
     offsets, times_ms = zip(*pairs, strict=True)
-    return ChunkTimes(name, offsets, times_ms)
+    return ChunkTimes(offsets, times_ms)
 
 
 def _plan_bytes(replica: Replica, options: ReadOptions, ranges: Sequence[Range], *, repeatable: bool) -> list[ReadTask]:
     """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end.
 
-    Where that makes too few, and rows may be others the next time, they are cut anywhere.
+    Where that makes too few they are cut anywhere, unless rows end at these multiples and are to be the same the next time.
     """
     total = sum(max(0, item.stop - item.start) for item in ranges)
     parts = partition_count(total, options.min_partitions)
     cells = _cells(ranges, max(1, total // (_CELLS * parts * ROW_BYTES)) * ROW_BYTES)
-    if len(cells) < parts and not repeatable:
+    if len(cells) < parts and (options.lines or not repeatable):
         cells = _cells(ranges, max(1, total // parts))
     groups: list[list[tuple[Range, int, int]]] = []
     for begin, end in share([high - low for _, low, high in cells], parts):
@@ -230,29 +234,18 @@ class Range(NamedTuple):
 
 
 def is_chosen(options: ReadOptions, name: str) -> bool:
-    """Whether a read is about a segment of this name."""
-    if options.segments_pattern is None:
-        return name in options.segments
-    return re.fullmatch(options.segments_pattern, name) is not None
+    """Whether a read is about a segment, or a topic, of this name."""
+    pattern = options.topics_pattern if options.reads_topics else options.segments_pattern
+    if pattern is not None:
+        return re.fullmatch(pattern, name) is not None
+    return name == options.topic if options.reads_topics else name in options.segments
 
 
 def chosen_segments(replica: ReadableContainer, options: ReadOptions) -> dict[str, SegmentInfo]:
     """The segments that are there. Raises as ``ReadableContainer.segments``."""
     if options.segments_pattern is not None:
-        matches = re.compile(options.segments_pattern).fullmatch
-        return {info.name: info for info in replica.segments() if matches(info.name)}
-    found: dict[str, SegmentInfo] = {}
-    for name in options.segments:
-        if replica.exists(name):
-            found[name] = replica.info(name)
-    return found
-
-
-def is_chosen_topic(options: ReadOptions, topic: str) -> bool:
-    """Whether a read is about this topic."""
-    if options.topics_pattern is None:
-        return topic == options.topic
-    return re.fullmatch(options.topics_pattern, topic) is not None
+        return {info.name: info for info in replica.segments() if is_chosen(options, info.name)}
+    return {name: replica.info(name) for name in options.segments if replica.exists(name)}
 
 
 def chosen_topics(replica: Replica, options: ReadOptions) -> list[str]:
@@ -261,8 +254,7 @@ def chosen_topics(replica: Replica, options: ReadOptions) -> list[str]:
         return [options.topic] if options.topic is not None else []
     from chunkstore.pulsar.contexts import iter_topics  # raw segments need no codec
 
-    matches = re.compile(options.topics_pattern).fullmatch
-    return [topic for topic in iter_topics(replica) if matches(topic)]
+    return [topic for topic in iter_topics(replica) if is_chosen(options, topic)]
 
 
 def chosen_ranges(replica: Replica, options: ReadOptions) -> list[Range]:

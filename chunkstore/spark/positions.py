@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
 from chunkstore.spark.options import ReadOptions
 
-__all__ = ["Position", "Reached", "Shares", "StreamOffset", "lose"]
+__all__ = ["Limit", "Position", "Reached", "Shares", "StreamOffset", "lose"]
 
 _VERSION: Final = 1
 _MOST: Final = (1 << 63) - 1
@@ -166,25 +166,33 @@ def _damaged(what: str) -> Damaged:
     return Damaged(f"not an offset of a chunkstore stream: {what}", object="offset in the checkpoint")
 
 
+class Limit(NamedTuple):
+    """Of one batch; None: there is none. A row is what a batch reads as one, a line or an entry of a ledger among them."""
+
+    size_bytes: int | None = None
+    rows: int | None = None
+
+
 class Shares:
-    """Equal shares of a batch's bytes (None: no limit) for each name, the smallest backlog first.
+    """Equal shares of a batch's limit for each name, the smallest backlog first.
 
     What has something new gives one row (of a topic: one block) at least. ``take`` after each one says what it took.
     """
 
-    def __init__(self, backlog: Mapping[str, int], size_bytes: int | None) -> None:
+    def __init__(self, backlog: Mapping[str, int], limit: Limit) -> None:
         self._backlog = backlog
-        self._left = size_bytes
+        self._left = limit
 
-    def __iter__(self) -> Iterator[tuple[str, int | None]]:
+    def __iter__(self) -> Iterator[tuple[str, Limit]]:
         busy = sum(size > 0 for size in self._backlog.values())
         for size, name in sorted((size, name) for name, size in self._backlog.items()):
-            yield name, self._left if self._left is None or size <= 0 else max(1, self._left // busy)
+            yield name, Limit(*(None if most is None else max(1, most // max(1, busy)) for most in self._left))
             busy -= size > 0
 
-    def take(self, size_bytes: int) -> None:
-        """So many bytes less are left for the others."""
-        self._left = None if self._left is None else max(0, self._left - size_bytes)
+    def take(self, *taken: int) -> None:
+        """So many bytes and rows less are left for the others."""
+        left = zip(self._left, taken, strict=True)
+        self._left = Limit(*(None if most is None else max(0, most - took) for most, took in left))
 
 
 def lose(options: ReadOptions, error: ChunkstoreError) -> None:

@@ -29,9 +29,9 @@ from chunkstore.errors import Damaged
 from chunkstore.pulsar.bucket import PlannedLedger, PulsarBucket
 from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.registry import root_url
+from chunkstore.spark.batches import settle_process
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import items_of, known_values, numbers_of, one_of, path_option, refused, whole_number
-from chunkstore.spark.tasks import settle_process
 
 __all__ = [
     "CHUNK_WAIT_MS",

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from chunkstore.codec.pulsar.block_index import Block, LedgerRange
+from chunkstore.codec.pulsar.frames import ENTRY_ID_MAX
 from chunkstore.config import MIB
 from chunkstore.records.blocks import Borders
 
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 PARTITION_BYTES: Final = 128 * MIB
-"""Bytes of a partition unless chunks are longer: a task costs tens of milliseconds whatever it does."""
+"""Bytes of a partition, about: a task costs tens of milliseconds whatever it does."""
 ROW_BYTES: Final = 1 * MIB
 """The longest row of a raw segment."""
 _ID_BYTES: Final = 8
@@ -64,12 +65,30 @@ class Cut(NamedTuple):
     joined: bool
 
 
+class ChunkTimes(NamedTuple):
+    """By where chunks begin in a segment, ascending, when they were begun, in milliseconds since 1970. Only for column ``timestamp``."""
+
+    offsets: tuple[int, ...]
+    times_ms: tuple[int, ...]
+
+    def at(self, offset: int) -> int:
+        """The time of the chunk that holds this byte, in microseconds since 1970."""
+        return self.times_ms[max(0, bisect_right(self.offsets, offset) - 1)] * 1000
+
+    def between(self, start: int, stop: int) -> ChunkTimes:
+        """Those of bytes ``[start, stop)`` alone."""
+        low = max(0, bisect_right(self.offsets, start) - 1)
+        high = max(low + 1, bisect_right(self.offsets, stop - 1))
+        return ChunkTimes(self.offsets[low:high], self.times_ms[low:high])
+
+
 class SegmentRun(NamedTuple):
     """Consecutive bytes of a raw segment. ``cut`` None: rows are pieces of chunks, cut at multiples of ``ROW_BYTES`` of the chunk."""
 
     segment: str
     pieces: tuple[Piece, ...]
     cut: Cut | None = None
+    times: ChunkTimes | None = None
 
 
 class LedgerRun(NamedTuple):
@@ -85,6 +104,7 @@ class LedgerRun(NamedTuple):
     segment: str
     blocks: tuple[Block, ...]
     pieces: tuple[Piece, ...]
+    times: ChunkTimes | None = None
 
 
 class ReadTask(NamedTuple):
@@ -96,8 +116,6 @@ class ReadTask(NamedTuple):
     runs: tuple[SegmentRun | LedgerRun, ...]
     uuid: bytes = b""
     """The container's: what is under ``root`` on the task's machine must be the same one."""
-    times: tuple[ChunkTimes, ...] = ()
-    """Of the segments of these runs, if column ``timestamp`` is wanted."""
 
 
 def partition_count(size_bytes: int, least: int) -> int:
@@ -123,53 +141,65 @@ def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
     return groups
 
 
-def share_entries(parts: Sequence[LedgerRange], least: int) -> list[list[tuple[LedgerRange, list[Block]]]]:
-    """Share parts of ledgers among partitions, in the order given: their blocks, none of them cut; of parts without blocks the ids.
+class _Cell(NamedTuple):
+    """Entries of one block, or ids of a part without blocks: what partitions are put together from."""
 
-    In a partition, blocks of one part that follow each other without a hole are together.
+    part: LedgerRange
+    block: Block | None
+    first: int
+    last: int
+    size_bytes: int
+
+
+def share_entries(parts: Sequence[LedgerRange], least: int) -> list[list[tuple[LedgerRange, list[Block]]]]:
+    """Share parts of ledgers among partitions, in the order given: their blocks; of parts without blocks the ids.
+
+    In a partition, blocks of one part that follow each other without a hole are together. Where there are fewer blocks than ``least``,
+    several partitions read one block, each some of its entries.
     """
-    cells: list[tuple[LedgerRange, Block | None]] = []
-    for part in parts:
-        if part.blocks:
-            cells += ((part, block) for block in part.blocks)
-        else:
-            cells += ((ids, None) for ids in _ids(part, least))
-    sizes = [block.stop - block.start if block else _ID_BYTES * part.ids for part, block in cells]
+    cells = [cell for part in parts for cell in _cells(part)]
+    count = partition_count(sum(cell.size_bytes for cell in cells), least)
+    if len(cells) < least:
+        cells = _cut(cells, least)
     groups: list[list[tuple[LedgerRange, list[Block]]]] = []
-    for begin, end in share(sizes, partition_count(sum(sizes), least)):
-        rows: list[tuple[LedgerRange, list[Block]]] = []
-        for part, block in cells[begin:end]:
-            before, row = rows[-1] if rows else (None, [])
-            if block is None:
-                rows.append((part, []))
-            elif before is part and row and row[-1].stop == block.start:
-                row.append(block)
+    for begin, end in share([cell.size_bytes for cell in cells], count):
+        rows: list[tuple[_Cell, list[Block]]] = []
+        for cell in cells[begin:end]:
+            held, row = rows[-1] if rows else (cell, [])
+            if cell.block is None:
+                rows.append((cell, []))
+            elif held.part is cell.part and row and (row[-1] is cell.block or row[-1].stop == cell.block.start):
+                rows[-1] = held._replace(last=cell.last), row
+                if row[-1] is not cell.block:
+                    row.append(cell.block)
             else:
-                rows.append((part, [block]))
-        groups.append(rows)
+                rows.append((cell, [cell.block]))
+        groups.append(
+            [(cell.part._replace(first_entry=cell.first, last_entry=cell.last), blocks) for cell, blocks in rows]
+        )
     return groups
 
 
-def _ids(part: LedgerRange, least: int) -> Iterator[LedgerRange]:
-    first, last = part.first_entry, part.last_entry
-    step = max(1, min(_IDS, -(-(last - first + 1) // least)))
-    for low in range(first, last + 1, step):
-        yield part._replace(first_entry=low, last_entry=min(last, low + step - 1))
+def _cells(part: LedgerRange) -> Iterator[_Cell]:
+    first, last, blocks = part.first_entry, part.last_entry, part.blocks
+    for block, stop in zip(blocks, [*(block.first_entry for block in blocks[1:]), last + 1], strict=False):
+        yield _Cell(part, block, max(first, block.first_entry), min(last, stop - 1), block.stop - block.start)
+    for low in () if blocks else range(first, last + 1, _IDS):
+        high = min(last, low + _IDS - 1)
+        yield _Cell(part, None, low, high, _ID_BYTES * (high - low + 1))
 
 
-class ChunkTimes(NamedTuple):
-    """By where chunks begin in a segment, ascending, when they were begun, in milliseconds since 1970. Plain data."""
-
-    segment: str
-    offsets: tuple[int, ...]
-    times_ms: tuple[int, ...]
-
-    def at(self, offset: int) -> int:
-        """The time of the chunk that holds this byte, in microseconds since 1970."""
-        return self.times_ms[max(0, bisect_right(self.offsets, offset) - 1)] * 1000
-
-    def between(self, start: int, stop: int) -> ChunkTimes:
-        """Those of bytes ``[start, stop)`` alone."""
-        low = max(0, bisect_right(self.offsets, start) - 1)
-        high = max(low + 1, bisect_right(self.offsets, stop - 1))
-        return ChunkTimes(self.segment, self.offsets[low:high], self.times_ms[low:high])
+def _cut(cells: Sequence[_Cell], least: int) -> list[_Cell]:
+    """At least so many, if there are as many entries; those whose end is not known stay whole."""
+    known = [cell.last - cell.first + 1 for cell in cells if cell.last < ENTRY_ID_MAX]
+    step = max(1, sum(known) // least)
+    found: list[_Cell] = []
+    for cell in cells:
+        part, block, first, last, size_bytes = cell
+        if last == ENTRY_ID_MAX:
+            found.append(cell)
+            continue
+        for low in range(first, last + 1, step):
+            high = min(last, low + step - 1)
+            found.append(_Cell(part, block, low, high, size_bytes * (high - low + 1) // (last - first + 1)))
+    return found

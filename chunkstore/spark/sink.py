@@ -19,10 +19,9 @@ from chunkstore.engine.owner import Owner, end_session
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupported
 from chunkstore.metadata.reserved import STREAM, decode_sink, sink_key
-from chunkstore.spark.chunks_out import Offloaded, Output, WritePlan, write_task
-from chunkstore.spark.committing import Job, commit, row_of, session_of, was_done
+from chunkstore.spark.chunks_out import Content, Offloaded, Output, WritePlan, write_task
+from chunkstore.spark.committing import Job, MicroBatch, Version, commit, row_of, session_of, was_done
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.once import Content, MicroBatch, Version
 from chunkstore.spark.owners import START_S, OwnerClient, batch_holder, foreach_holder, is_shared, stream_holder
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -17,41 +17,17 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from chunkstore.errors import InvalidArgument
 from chunkstore.following import open_replica
+from chunkstore.spark.batches import read_partition
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.mapping import Mapped, check_schema
+from chunkstore.spark.mapping import Mapped, check_schema, spark_schema
 from chunkstore.spark.options import ReadOptions, parse_options
 from chunkstore.spark.plan import plan_read
-from chunkstore.spark.tasks import Partition, read_partition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["DefaultSource", "Reader"]
-
-_TYPES: dict[str, DataType] = {
-    "STRING": StringType(),
-    "INT": IntegerType(),
-    "LONG": LongType(),
-    "BINARY": BinaryType(),
-    "BOOLEAN": BooleanType(),
-    "TIMESTAMP": TimestampType(),
-    "MAP<STRING, STRING>": MapType(StringType(), StringType()),
-}
 
 
 class DefaultSource(DataSource):
@@ -78,7 +54,7 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """As ``reader``, for a stream."""
-        from chunkstore.spark.stream_source import stream_reader
+        from chunkstore.spark.stream import stream_reader
 
         with annotated():
             return stream_reader(*self._wanted(parse_options(self.options, stream=True), schema))
@@ -112,7 +88,7 @@ class DefaultSource(DataSource):
 
 def _known_columns(options: ReadOptions) -> StructType:
     """What a read can give, as far as the options know."""
-    return StructType([StructField(name, _TYPES[kind]) for name, kind in options.known_columns.items()])
+    return spark_schema(pa.schema(list(options.known_columns.items())))
 
 
 class Reader(DataSourceReader):
@@ -141,8 +117,8 @@ class Reader(DataSourceReader):
             if options.metadata is not None:
                 from chunkstore.spark.tables import plan_table  # others do not pay for it
 
-                return [Partition(task) for task in plan_table(replica, options, [name for name, _ in self._columns])]
-            return [Partition(task) for task in plan_read(replica, options)]
+                return list(map(InputPartition, plan_table(replica, options)))
+            return list(map(InputPartition, plan_read(replica, options)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_partition``."""

@@ -7,11 +7,11 @@ from chunkstore.engine.replica import Replica
 from chunkstore.errors import BadOffset, Conflict, SegmentNotFound, SegmentTruncated
 from chunkstore.records.arguments import SegmentHandle
 from chunkstore.records.segments import SegmentInfo
-from chunkstore.spark.framing import first_line_end, line_end_before, line_too_long
+from chunkstore.spark.framing import line_end_before, line_too_long, pass_lines
 from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
 from chunkstore.spark.plan import Range, chosen_segments, is_chosen, plan_ranges, position_in, require_named
-from chunkstore.spark.positions import Reached, Shares, StreamOffset, lose
-from chunkstore.spark.runs import ReadTask
+from chunkstore.spark.positions import Limit, Reached, Shares, StreamOffset, lose
+from chunkstore.spark.runs import ROW_BYTES, ReadTask
 
 __all__ = ["SegmentFollower"]
 
@@ -43,7 +43,7 @@ class SegmentFollower:
         segments = chosen_segments(replica, self._options)
         return StreamOffset({name: Reached(info.id, (0, info.length)) for name, info in segments.items()})
 
-    def advance(self, replica: Replica, start: StreamOffset, size_bytes: int | None) -> StreamOffset:
+    def advance(self, replica: Replica, start: StreamOffset, limit: Limit) -> StreamOffset:
         """How far the next batch goes."""
         there = self._visible(replica)
         begins: dict[str, int] = {}
@@ -65,11 +65,11 @@ class SegmentFollower:
             if name not in begins and info.length:  # new, so it was promised from its first byte
                 begins[name] = self._begin(info, 0)
                 lost_bytes += begins[name]
-        shares = Shares({name: there[name].length - begin for name, begin in begins.items()}, size_bytes)
+        shares = Shares({name: there[name].length - begin for name, begin in begins.items()}, limit)
         for name, share in shares:
             info, begin, held = there[name], begins[name], start.reached.get(name)
-            end = self._end(replica, info, begin, share) if begin < info.length else begin
-            shares.take(end - begin)
+            end, rows = self._end(replica, info, begin, share) if begin < info.length else (begin, 0)
+            shares.take(end - begin, rows)
             follows = held is not None and (held.identity, held.at) == (info.id, (0, begin))
             if held is not None or end:  # else it has nothing yet
                 done = info.sealed and end == info.length
@@ -95,23 +95,33 @@ class SegmentFollower:
                 found[name] = info._replace(length=length, sealed=info.sealed and target.sealed)
         return found
 
-    def _end(self, replica: Replica, info: SegmentInfo, begin: int, size_bytes: int | None) -> int:
-        """Where the batch ends in a segment that has something after ``begin``."""
-        stop = info.length if size_bytes is None else min(info.length, begin + size_bytes)
-        return self._end_of_lines(replica, info, begin, stop) if self._options.lines else stop
+    def _end(self, replica: Replica, info: SegmentInfo, begin: int, limit: Limit) -> tuple[int, int]:
+        """Where the batch ends in a segment that has something after ``begin``, and how many rows these are (of lines: if it matters)."""
+        stop = info.length if limit.size_bytes is None else min(info.length, begin + limit.size_bytes)
+        if self._options.lines:
+            return self._end_of_lines(replica, info, begin, stop, limit.rows)
+        if limit.rows is not None:
+            stop = min(stop, (begin // ROW_BYTES + limit.rows) * ROW_BYTES)
+        return stop, -(-stop // ROW_BYTES) - begin // ROW_BYTES
 
-    def _end_of_lines(self, replica: Replica, info: SegmentInfo, begin: int, stop: int) -> int:
+    def _end_of_lines(
+        self, replica: Replica, info: SegmentInfo, begin: int, stop: int, rows: int | None
+    ) -> tuple[int, int]:
         """``_end`` at or before ``stop``; after it only where not even the first line ends there."""
         segment, limit = _handle(info), self._options.line_bytes_max
-        end = line_end_before(replica, segment, begin, stop, limit) or begin
+        if rows is None:
+            end, passed = line_end_before(replica, segment, begin, stop, limit) or begin, 0
+        else:
+            end, passed = pass_lines(replica, segment, begin, stop, rows, limit)
         if end == begin and stop < info.length:
             high = min(info.length, begin + limit + 1)
-            end, stop = first_line_end(replica, segment, stop, high) or begin, max(stop, high)
-        if info.sealed and stop == info.length and info.length - end <= limit:
-            return info.length
+            found, passed = pass_lines(replica, segment, stop, high, 1, limit)
+            end, stop = found if passed else begin, max(stop, high)
+        if info.sealed and stop == info.length and passed != rows and info.length - end <= limit:
+            return info.length, passed + (end < info.length)
         if end == begin and stop - begin > limit:
             line_too_long(info.name, begin, limit)
-        return end
+        return end, passed
 
     def _first(self, replica: Replica, info: SegmentInfo) -> int:
         """``startingOffsets`` in this segment. What is latest of lines is after the last finished one."""

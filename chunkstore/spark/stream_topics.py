@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chunkstore.codec.pulsar.block_index import LedgerRange
+from chunkstore.codec.pulsar.frames import ENTRY_ID_MAX
 from chunkstore.engine.replica import Replica
 from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
 from chunkstore.pulsar.contexts import Context, iter_contexts
 from chunkstore.spark.options import LATEST, ReadOptions
-from chunkstore.spark.plan import chosen_topics, is_chosen_topic, plan_parts
-from chunkstore.spark.positions import Reached, Shares, StreamOffset, lose
+from chunkstore.spark.plan import chosen_topics, is_chosen, plan_parts
+from chunkstore.spark.positions import Limit, Reached, Shares, StreamOffset, lose
 from chunkstore.spark.runs import ReadTask
 
 __all__ = ["TopicFollower"]
@@ -48,7 +51,7 @@ class TopicFollower:
             found[topic] = _reached(contexts, end if end.offset else TopicPosition(contexts[0].sequence, 0))
         return StreamOffset(found)
 
-    def advance(self, replica: Replica, start: StreamOffset, size_bytes: int | None) -> StreamOffset:
+    def advance(self, replica: Replica, start: StreamOffset, limit: Limit) -> StreamOffset:
         """How far the next batch goes."""
         there = self._topics(replica)
         lost = start.lost_segments
@@ -56,7 +59,7 @@ class TopicFollower:
         for topic, before in start.reached.items():
             if topic in there:
                 continue
-            if not is_chosen_topic(self._options, topic):
+            if not is_chosen(self._options, topic):
                 found[topic] = before._replace(begin=None)  # a caller that chooses it again goes on there
             elif not before.done:
                 lost += self._lose(topic, 1)
@@ -70,15 +73,15 @@ class TopicFollower:
                 end = min(end, self._target.get(topic, begins[topic]))
             ends[topic] = max(end, begins[topic])
 
-        shares = Shares({topic: _distance(there[topic], begins[topic], ends[topic]) for topic in there}, size_bytes)
+        shares = Shares({topic: _distance(there[topic], begins[topic], ends[topic]) for topic in there}, limit)
         for topic, share in shares:
             begin, contexts, held = begins[topic], there[topic], start.reached.get(topic)
-            end = self._end(replica, contexts, begin, ends[topic], share)
-            shares.take(_distance(contexts, begin, end))
+            end, rows = self._end(replica, contexts, begin, ends[topic], share)
+            shares.take(_distance(contexts, begin, end), rows)
             if held is not None or end > TopicPosition(0, 0):  # else it has nothing yet
                 lost += self._lose(topic, _missing(contexts, begin.sequence + 1, end.sequence))
                 follows = held is not None and begin == held.at
-                found[topic] = _reached(contexts, end)._replace(begin=None if follows else (*begin,))
+                found[topic] = _reached(contexts, end)._replace(begin=None if follows else begin)
         return start._replace(reached=found, lost_segments=lost)
 
     def tasks(self, replica: Replica, first: StreamOffset, last: StreamOffset) -> list[ReadTask]:
@@ -119,25 +122,40 @@ class TopicFollower:
         return count
 
     def _end(
-        self,
-        replica: Replica,
-        contexts: list[Context],
-        begin: TopicPosition,
-        end: TopicPosition,
-        size_bytes: int | None,
-    ) -> TopicPosition:
-        """Where the batch ends: one block at least."""
-        if size_bytes is None or begin == end:
-            return end
-        at, taken_bytes = begin, 0
-        for border in self._planner(replica, contexts[0].topic).borders(begin, end):
+        self, replica: Replica, contexts: list[Context], begin: TopicPosition, end: TopicPosition, limit: Limit
+    ) -> tuple[TopicPosition, int]:
+        """Where the batch ends, one block at least, and how many entries it has at most (if that matters)."""
+        if limit == Limit() or begin == end:
+            return end, 0
+        size_bytes, rows = limit
+        planner = self._planner(replica, contexts[0].topic)
+        counts = _entries(contexts, planner.between(begin, end)) if rows is not None else {}
+        at, taken_bytes, taken_rows = begin, 0, 0
+        for border in planner.borders(begin, end):
+            count = counts.get(border, rows or 0)  # a last block without a known end may hold more than what is left
             taken_bytes += border.offset - (at.offset if border.sequence == at.sequence else 0)
-            if taken_bytes > size_bytes and at != begin:
-                return at
-            at = border
-            if taken_bytes > size_bytes:
+            is_over = (size_bytes is not None and taken_bytes > size_bytes) or (
+                rows is not None and taken_rows + count > rows
+            )
+            if is_over and at != begin:
                 break
-        return at
+            at, taken_rows = border, taken_rows + count
+            if is_over:
+                break
+        return at, taken_rows
+
+
+def _entries(contexts: list[Context], parts: Iterable[LedgerRange]) -> dict[TopicPosition, int]:
+    """By where a block ends, how many entries it has at most, where that is known: ids may be left out."""
+    sequences = {context.data: context.sequence for context in contexts}
+    counts: dict[TopicPosition, int] = {}
+    for part in parts:
+        following = [block.first_entry for block in part.blocks[1:]]
+        if part.last_entry < ENTRY_ID_MAX:
+            following.append(part.last_entry + 1)
+        for block, after in zip(part.blocks, following, strict=False):
+            counts[TopicPosition(sequences[part.segment], block.stop)] = after - block.first_entry
+    return counts
 
 
 def _begin(contexts: list[Context], before: Reached | None) -> tuple[TopicPosition, int]:
@@ -176,5 +194,5 @@ def _reached(contexts: list[Context], end: TopicPosition) -> Reached:
     for context in contexts:
         if context.sequence == end.sequence:
             done = context.complete and end.offset == context.data_length
-            return Reached(context.uuid.hex(), (*end,), done)
-    return Reached("", (*end,))
+            return Reached(context.uuid.hex(), end, done)
+    return Reached("", end)

@@ -21,7 +21,7 @@ from chunkstore.records.names import NO_CHUNK
 from chunkstore.records.segments import GarbageRecord, SegmentInfo
 from chunkstore.spark.columns import TABLES, TableTask
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.plan import chosen_segments, chosen_topics, require_named
+from chunkstore.spark.plan import chosen_segments, chosen_topics, require_lsn, require_named
 
 __all__ = ["BATCH_ROWS", "TASK_BYTES", "TASK_ROWS", "plan_table", "table_batches"]
 
@@ -32,33 +32,27 @@ TASK_BYTES: Final = 4 << 20
 _TIME_MS_MAX: Final = 253_370_764_800_000
 """The year 9999. Times are labels that clocks have made; Python's own end there."""
 
-_TYPES: Final[Mapping[str, pa.DataType]] = {
-    "STRING": pa.string(),
-    "LONG": pa.int64(),
-    "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-    "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
-}
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 """The driver's JVM holds the tasks of a plan, all of them."""
 _Row = Sequence[object]
 
 
-def plan_table(replica: Replica, options: ReadOptions, columns: Sequence[str]) -> list[TableTask]:
+def plan_table(replica: Replica, options: ReadOptions) -> list[TableTask]:
     """The partitions of the table ``options.metadata``, in the order of its keys; none where it has no row.
 
-    Raises ``SegmentNotFound``, ``LedgerNotFound`` (one that is named), ``ChunkNotFound`` (a collector took a part of the journal
-    that is being read: read again), and what the replica raises.
+    Raises ``SegmentNotFound``, ``LedgerNotFound`` (one that is named), ``Conflict`` (the replica was refreshed meanwhile),
+    ``ChunkNotFound`` (a collector took a part of the journal that is being read: read again), and what the replica raises.
     """
     assert options.metadata is not None
-    table = options.metadata
-    known = TABLES[table].columns
+    lsn = replica.lsn
+    known, columns = TABLES[options.metadata].columns, options.columns
     places = [list(known).index(name) for name in columns]
-    kinds = [known[name] for name in columns]
-    schema = pa.schema([(name, _TYPES[kind]) for name, kind in zip(columns, kinds, strict=True)])
-    found = _ROWS[table](replica, options, columns)
-    wanted = ([_plain(kind, row[place]) for place, kind in zip(places, kinds, strict=True)] for row in found)
-    return [TableTask(table, encoded) for encoded in _encoded(wanted, schema)]
+    schema = pa.schema([(name, known[name]) for name in columns])
+    found = _ROWS[options.metadata](replica, options)
+    wanted = ([_plain(kind, row[place]) for place, kind in zip(places, schema.types, strict=True)] for row in found)
+    tasks = [TableTask(options.metadata, encoded) for encoded in _encoded(wanted, schema)]
+    require_lsn(replica, lsn)
+    return tasks
 
 
 def table_batches(task: TableTask, columns: Sequence[tuple[str, bool]]) -> Iterator[pa.RecordBatch]:
@@ -98,11 +92,11 @@ def _stream_of(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _plain(kind: str, value: object) -> object:
+def _plain(kind: pa.DataType, value: object) -> object:
     """What Arrow takes for a cell of this type."""
     if value is None:
         return None
-    if kind == "TIMESTAMP":
+    if pa.types.is_timestamp(kind):
         assert isinstance(value, int)
         return min(value, _TIME_MS_MAX) * 1000
     if isinstance(value, Mapping):
@@ -122,27 +116,27 @@ def _chosen(replica: Replica, options: ReadOptions) -> Iterable[SegmentInfo]:
     return [found[name] for name in sorted(found, key=str.encode)]
 
 
-def _segments(replica: Replica, options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+def _segments(replica: Replica, options: ReadOptions) -> Iterator[_Row]:
     yield from _chosen(replica, options)
 
 
-def _chunks(replica: Replica, options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+def _chunks(replica: Replica, options: ReadOptions) -> Iterator[_Row]:
     for info in _chosen(replica, options):
         for chunk in replica.layout(info.name):
             yield (info.name, *chunk)
 
 
-def _ledgers(replica: Replica, options: ReadOptions, columns: Sequence[str]) -> Iterator[_Row]:
+def _ledgers(replica: Replica, options: ReadOptions) -> Iterator[_Row]:
     from chunkstore.pulsar import LedgerReader  # the other tables need no codec
     from chunkstore.pulsar.contexts import iter_topics
 
     reader = LedgerReader(replica)
     named = options.topic is not None or options.topics_pattern is not None
     for topic in chosen_topics(replica, options) if named else iter_topics(replica):
-        yield from reader.ledgers(topic, options.ledgers, sizes="size_bytes" in columns)
+        yield from reader.ledgers(topic, options.ledgers, sizes="size_bytes" in options.columns)
 
 
-def _garbage(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+def _garbage(replica: Replica, _options: ReadOptions) -> Iterator[_Row]:
     def scanned(view: MetadataView) -> list[GarbageRecord]:
         rows = view.scan(GARBAGE, bytes((GARBAGE[0] + 1,)))
         return [decode_garbage(f"garbage row {key!r}", raw) for key, raw in rows]
@@ -153,7 +147,7 @@ def _garbage(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -
         yield (*(None if end == NO_CHUNK else chunk(end) for end in item[:2]), *item[2:7])
 
 
-def _journal(replica: Replica, options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+def _journal(replica: Replica, options: ReadOptions) -> Iterator[_Row]:
     lsn = replica.lsn
     for record in journal_records(options.path, options.container):
         at, digest = record["lsn"], record["digest"]
@@ -162,7 +156,7 @@ def _journal(replica: Replica, options: ReadOptions, _columns: Sequence[str]) ->
             yield tuple({**record, "digest": f"{digest:064x}"}.values())
 
 
-_ROWS: Final[Mapping[str, Callable[[Replica, ReadOptions, Sequence[str]], Iterator[_Row]]]] = {
+_ROWS: Final[Mapping[str, Callable[[Replica, ReadOptions], Iterator[_Row]]]] = {
     "segments": _segments,
     "chunks": _chunks,
     "ledgers": _ledgers,

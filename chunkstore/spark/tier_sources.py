@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from chunkstore.spark.columns import no_column
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.mapping import arrow_schema, check_schema
+from chunkstore.spark.mapping import arrow_schema, check_schema, spark_schema
 
 __all__ = ["KafkaTieredSource", "PulsarOffloadSource"]
 
@@ -46,11 +46,9 @@ class _TierSource(DataSource):
 
     def _parsed(self) -> tuple[Any, Any, StructType]:
         """The format's module, the options, and every column that a read can give."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         runs = import_module(self._module)
         options = runs.parse_options(self.options)
-        return runs, options, from_arrow_schema(runs.every_column(options)).toNullable()
+        return runs, options, spark_schema(runs.every_column(options))
 
 
 class PulsarOffloadSource(_TierSource):

@@ -17,7 +17,7 @@ __all__ = ["WRITE_OPTIONS", "Columns", "WriteOptions", "check_columns", "parse_w
 
 WRITE_OPTIONS: Final = (
     *("path", "container", "segments", "topic", "framing", "chunkBytes"),
-    *("takeOver", "txnAppId", "txnVersion"),
+    *("takeOver", "sinkId", "txnAppId", "txnVersion", "as"),
 )
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 """Spark puts these among a stream's options."""
@@ -34,7 +34,8 @@ _ROW_KINDS: Final = {"value": _VALUES, "segment": ("string",)}
 class WriteOptions(NamedTuple):
     """What one write asks for. ``target``: where all rows go that no column routes; empty: not given.
     ``checkpoint``: what a stream that has no ``sink_id`` is known by before it runs; empty where it is the session's.
-    ``named_by``: the option that gave ``target``; of entries of ledgers that is a topic, and ``chunk_bytes`` of an offload segment."""
+    ``named_by``: the option that gave ``target``; of entries of ledgers that is a topic, and ``chunk_bytes`` of an offload segment.
+    ``kind``: segments or ledger; empty where the columns decide."""
 
     path: str
     container: str
@@ -47,6 +48,7 @@ class WriteOptions(NamedTuple):
     version: int
     checkpoint: str
     named_by: str
+    kind: str = ""
 
 
 class Columns(NamedTuple):
@@ -66,13 +68,17 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         if name in values:
             text = f"option {name!r} is for batch writes; a stream asks the owner, and counts its micro-batches"
             raise InvalidArgument(text, argument=name)
+    if "sinkId" in values and not streaming:
+        raise refused("sinkId", "is for streams; a batch write has txnAppId and txnVersion")
+    if "sinkId" in values and "txnAppId" in values:
+        raise InvalidArgument("options 'sinkId' and 'txnAppId' both name the sink; keep one", argument="sinkId")
     if not streaming and ("txnAppId" in values) != ("txnVersion" in values):
         raise InvalidArgument("options 'txnAppId' and 'txnVersion' are given together", argument="txnVersion")
     if "segments" in values and "topic" in values:
         raise InvalidArgument("options 'segments' and 'topic' both name a destination; keep one", argument="topic")
     named_by = "topic" if "topic" in values else "segments"
     target = values.get(named_by, "")
-    known_as = _name(values, "txnAppId")
+    known_as = _name(values, "sinkId" if "sinkId" in values else "txnAppId")
     if named_by in values:
         check_segment_name(target, named_by)
     return WriteOptions(
@@ -87,13 +93,14 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         version=whole_number(values, "txnVersion", 0, _NUMBER_MAX) or 0,
         checkpoint=values.get("checkpointLocation", ""),
         named_by=named_by if target else "",
+        kind=one_of(values, "as", ("segments", "ledger")) if "as" in values else "",
     )
 
 
 def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> Columns:
     """Which of these columns (name and Spark type) is what. Raises ``InvalidArgument`` for one that is missing, wrong or not stored."""
     kinds = dict(fields)
-    ledgers = not LEDGER_KINDS.keys().isdisjoint(kinds)
+    ledgers = options.kind == "ledger" or (not options.kind and not LEDGER_KINDS.keys().isdisjoint(kinds))
     if ledgers and (options.lines or options.named_by == "segments"):
         wrong = "framing" if options.lines else "segments"
         raise InvalidArgument(f"option {wrong!r} is for segments; entries of ledgers take topic", argument=wrong)

@@ -144,8 +144,7 @@ def test_encoding_makes_the_same_bytes(fixture: Fixture) -> None:
     least = fixture.manifest["min_block_size"]
     encoder = SegmentEncoder(sink, block_bytes_max=max(least, 4096), block_bytes_min=least)
     for ledger in reader.ledgers:
-        encoder.begin_ledger(ledger)
-        encoder.describe(reader.index.group(ledger).info)
+        encoder.begin_ledger(ledger, reader.index.group(ledger).info)
         for entry in iter_entries(reader, ledger):
             encoder.append(entry.entry, entry.payload)
     index = encoder.finish()

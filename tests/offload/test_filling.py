@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.codec.pulsar.encoding import EncodedBlock
-from chunkstore.pulsar import filling
-from chunkstore.pulsar.filling import Filled, SegmentFiller
+from chunkstore.pulsar import writer as filling
+from chunkstore.pulsar.writer import Filled, SegmentFiller
 
 LEDGERS_MAX, BLOCKS_MAX, SEGMENT_BYTES = 3, 5, 20_000
 

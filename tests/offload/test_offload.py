@@ -17,6 +17,7 @@ from chunkstore.errors import BadOffset, Closed, Conflict, Damaged, InvalidArgum
 from chunkstore.pulsar import LedgerNotFound, LedgerReader, OffloadWriter, plan
 from chunkstore.pulsar.contexts import Stored, iter_contexts
 from chunkstore.pulsar.planning import BlockWalk
+from chunkstore.pulsar.writer import _Guard
 from tests.support.data import problems
 from tests.support.pip76 import source_of
 from tests.support.worlds import World, world
@@ -89,22 +90,22 @@ def test_a_successor_goes_on_behind_the_last_block(world: World) -> None:
     writer = OffloadWriter(old, T, **SMALL)
     write(writer, 1, range(300))
     write(writer, 2, range(300))
-    assert writer.open_context is not None
-    open_segment = writer.open_context.data
+    open_segment = writer.open_segment
     acknowledged = {ledger: writer.last_entry(ledger) for ledger in (1, 2)}
+    assert open_segment is not None
     assert acknowledged[1] == 299  # another ledger ends the block
     assert 0 < acknowledged[2] < 299
     world.crash(old)
     world.forget_cache()
     with world.open() as store:
-        successor = OffloadWriter(store, T, **SMALL)
-        assert successor.open_context is not None and successor.open_context.data == open_segment
+        successor = writer.resume(store)
+        assert successor.open_segment == open_segment
         assert {ledger: successor.last_entry(ledger) for ledger in (1, 2)} == acknowledged
         assert successor.last_entry(3) == -1
         with pytest.raises(InvalidArgument):
             successor.append(1, 299, b"")
         zombie = OffloadWriter.__new__(OffloadWriter)
-        zombie.__dict__.update(writer.__dict__, _closed=False)
+        zombie.__dict__.update(writer.__dict__, _guard=_Guard(T))
         with pytest.raises(NotOwner):
             write(zombie, 2, range(300, 2000))
         write(successor, 2, range(acknowledged[2] + 1, 1000))
@@ -120,9 +121,10 @@ def test_what_is_added_but_not_acknowledged_is_not_there() -> None:
     with chunkstore.open("memory://offload-unacknowledged") as store:
         writer = OffloadWriter(store, T)
         writer.append(1, 0, b"x")
-        assert (writer.last_entry(1), writer.open_context, list(store.segments())) == (-1, None, [])
+        assert (writer.last_entry(1), writer.open_segment, list(store.segments())) == (-1, None, [])
         writer.close()
         assert writer.last_entry(1) == 0
+        assert LedgerReader(store).plan(T) == plan(store, T)
         with pytest.raises(Closed):
             writer.append(1, 1, b"")
         with pytest.raises(RuntimeError), OffloadWriter(store, T) as other:
@@ -168,7 +170,7 @@ def test_every_interrupted_step_is_found_out_by_the_next_writer(method: str, at:
             writer.flush()
         writer.close()
         told = writer.last_entry(1)
-        successor = OffloadWriter(store, T, **SMALL)
+        successor = writer.resume(store)
         assert successor.last_entry(1) >= told
         write(successor, 1, range(successor.last_entry(1) + 1, 1000))
         successor.close()
@@ -198,11 +200,11 @@ def test_damaged_blocks_of_an_open_segment_are_named() -> None:
         writer = OffloadWriter(store, T, **SMALL)
         write(writer, 1, range(50))
         writer.flush()
-        assert writer.open_context is not None
-        name = writer.open_context.data
+        name = writer.open_segment
+        assert name is not None
         length = store.info(name).length
         store.append(name, b"not a block" * 20)
-        for call in (lambda: plan(store, T), lambda: BlockWalk(name).go_on(store), lambda: OffloadWriter(store, T)):
+        for call in (lambda: plan(store, T), lambda: BlockWalk(name).go_on(store), writer.resume):
             with pytest.raises(Damaged) as damage:
                 call()
             assert damage.value.object == f"segment {name}"
@@ -231,7 +233,7 @@ def test_whatever_is_written_is_read(steps: list[Step]) -> None:
                 writer.complete()
             elif action == 3:
                 writer.flush()
-                writer = OffloadWriter(store, T, block_bytes=4096, segment_bytes_max=8000)
+                writer = writer.resume()
         writer.close()
         for ledger, row in model.items():
             assert list(LedgerReader(store).read(T, ledger)) == row

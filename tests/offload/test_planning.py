@@ -1,4 +1,4 @@
-"""Planners that stay: what was read is not read again, positions are kept, and dense ledgers are known."""
+"""Planners that stay: positions are kept, and dense ledgers are known."""
 
 from __future__ import annotations
 
@@ -19,35 +19,10 @@ T = "persistent/tenant/ns/topic"
 START = TopicPosition(0, 0)
 
 
-class Reading:
-    """A store that remembers what was read of data segments through it."""
-
-    def __init__(self, store: ChunkedSegmentStorage) -> None:
-        self._store = store
-        self.read_at: list[tuple[int, int]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def read(self, segment: Any, offset: int, length: int) -> bytes:
-        self.read_at.append((offset, length))
-        return self._store.read(segment, offset, length)
-
-    def taken(self) -> list[tuple[int, int]]:
-        """What was read since the last time."""
-        taken, self.read_at = self.read_at, []
-        return taken
-
-
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[ChunkedSegmentStorage]:
     with chunkstore.open(f"memory://planning-{request.node.name}") as opened:
         yield opened
-
-
-def planner_of(store: ChunkedSegmentStorage) -> tuple[TopicPlanner, Reading]:
-    reading = Reading(store)
-    return TopicPlanner(reading, T), reading  # type: ignore[arg-type]
 
 
 def writer_of(store: ChunkedSegmentStorage, **options: Any) -> OffloadWriter:
@@ -92,10 +67,11 @@ def test_steps_from_position_to_position_hold_everything_once(store: ChunkedSegm
         ids = [entry.entry for entry in LedgerReader(store).read(T, part.ledger, part.first_entry, part.last_entry)]
         assert ids and ids[0] == part.first_entry
     assert staying.between(stop, stop) == () == staying.between(stop, START)
+    assert staying.begin() == START
 
 
 def test_positions_of_others_are_refused(store: ChunkedSegmentStorage) -> None:
-    planner, _ = planner_of(store)
+    planner = TopicPlanner(store, T)
     writer = writer_of(store)
     add_block(writer, 1, 0)
     end = planner.end()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 from typing import Any
 
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.config import KIB
 from chunkstore.errors import StorageUnavailable
+from chunkstore.pulsar.container import LedgerReader
 from chunkstore.pulsar.contexts import Stored
 from chunkstore.pulsar.ledgers import MemorySource
-from chunkstore.pulsar.reader import LedgerReader
 from chunkstore.pulsar.streaming import StreamingPolicy
-from tests.support.clock import StoppedClock
 
 WAIT_S = 60.0
 TOPIC = "persistent://public/default/orders"
@@ -68,22 +65,3 @@ class Gate:
                 call(*arguments, **options)
             raise StorageUnavailable("the storage is gone")
         return call(*arguments, **options)
-
-
-class DrivenScheduler:
-    """Runs calls in the thread that drives it, in the order in which they are due."""
-
-    def __init__(self, clock: StoppedClock) -> None:
-        self.clock = clock
-        self.later: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
-        heappush(self.later, (self.clock.now_s + delay_s, next(self._numbers), call))
-
-    def run_until(self, end_s: float) -> None:
-        while self.later and self.later[0][0] <= end_s:
-            due_s, _, call = heappop(self.later)
-            self.clock.now_s = max(self.clock.now_s, due_s)
-            call()
-        self.clock.now_s = end_s

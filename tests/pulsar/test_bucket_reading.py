@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from base64 import b64decode
 from collections import defaultdict
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 
 from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA
-from chunkstore.errors import Conflict, InvalidArgument
+from chunkstore.errors import Conflict, InvalidArgument, Unsupported
 from chunkstore.pulsar.bucket import PulsarBucket
 from chunkstore.pulsar.live import read_live
+from chunkstore.pulsar.orphans import find_orphans
 from tests.cli.conftest import Call
 from tests.pulsar.support_bucket import (
     TOPIC,
@@ -47,14 +49,8 @@ def test_ls_has_every_ledger_that_the_broker_offloaded(call: Call, folder: str) 
     brief = [tuple(line.values()) for line in call("pulsar", "ls", url_of(folder), "--json").lines]
     assert set(brief) == {(None, *row[1:4], None, row[5]) for row in expected}
     topic = details[0][0]
-    own = call(
-        "pulsar",
-        "ls",
-        url_of(folder),
-        "--topic",
-        topic.replace("persistent://public/fx", "public/fx/persistent"),
-        "--json",
-    )
+    stored = topic.replace("persistent://public/fx", "public/fx/persistent")
+    own = call("pulsar", "ls", url_of(folder), "--topic", stored, "--json")
     assert [tuple(line.values()) for line in own.lines] == [row for row in details if row[0] == topic]
 
 
@@ -71,6 +67,7 @@ def same_as_seen(lines: list[dict[str, Any]], topic: str) -> None:
         assert sha == want["payload_sha256"]
         columns = {name: text for name, text in want.items() if not name.startswith("payload_")}
         assert {name: line[name] for name in columns} == columns
+        assert line["first_chunk"] == want.get("first_chunk")
         extra = {"topic", "first_chunk", "payload_b64", "encrypted", "damaged"}
         assert line.keys() == columns.keys() | extra
         assert not line["damaged"]
@@ -88,20 +85,11 @@ def test_every_topic_reads_as_a_consumer_saw_it(call: Call, folder: str) -> None
 
 
 def test_a_topics_messages_and_what_is_left_out(call: Call) -> None:
-    result = call("pulsar", "read", url_of("indexed"), "--topic", full("indexed/txn"), "--messages", "--json")
+    of_txn = ("pulsar", "read", url_of("indexed"), "--topic", full("indexed/txn"), "--messages", "--json")
+    result = call(*of_txn)
     same_as_seen(result.lines, "indexed/txn")
     assert result.err == b"chunkstore: 11 messages of aborted transactions are left out\n"
-    lines = call(
-        "pulsar",
-        "read",
-        url_of("indexed"),
-        "--topic",
-        full("indexed/txn"),
-        "--messages",
-        "--transactions",
-        "all",
-        "--json",
-    ).lines
+    lines = call(*of_txn, "--transactions", "all").lines
     assert [line["txn_state"] for line in lines].count("aborted") == 11
     err = call("pulsar", "read", url_of("indexed"), "--topic", full("indexed/chunks"), "--messages").err
     assert err == b"chunkstore: 1 chunked messages are left out: not all of their chunks are in the bucket\n"
@@ -129,6 +117,36 @@ def test_arrow_batches_are_the_same_messages() -> None:
     expected = [(messages.topic, message.ledger, message.entry, message.payload) for message in messages]
     columns = ("topic", "ledger", "entry", "payload")
     assert list(zip(*(rows[name].to_pylist() for name in columns), strict=True)) == expected
+
+
+def test_indexes_are_read_several_at_a_time() -> None:
+    """Each read waits until another one is under way, too."""
+
+    class Meeting(FakeBucket):
+        met = threading.Barrier(2, timeout=60)
+
+        def read(self, key: str, offset: int, length: int) -> bytes:
+            self.met.wait()
+            return super().read(key, offset, length)
+
+    bucket = Meeting()
+    for ledger, uuid in ((7, A), (8, B)):
+        put_v1(bucket, uuid, ledger, [b"one"])
+    assert [row.ledger for row in PulsarBucket(bucket).ledgers(topic=TOPIC)] == [7, 8]
+
+
+def test_map_files_are_named_and_not_opened() -> None:
+    bucket = FakeBucket()
+    for part in ("data", "index"):
+        bucket.add(f"public/ns/persistent/T/12-{A}/{part}", b"SEQ")
+    opened = PulsarBucket(bucket)
+    assert list(opened.ledgers(topic=TOPIC)) == [(TOPIC, 12, A, "mapfile", None, 3)]
+    assert list(opened.ledgers()) == [(None, 12, A, "mapfile", None, 3)]
+    for read in (lambda: opened.open(12), lambda: list(opened.iter_messages(TOPIC))):
+        with pytest.raises(Unsupported, match=f"^public/ns/persistent/T/12-{A} is a MapFile"):
+            read()
+    assert [finding.kind for finding in opened.verify()] == ["unsupported"]
+    assert list(find_orphans(opened, read_live([]), older_than_s=0)) == []
 
 
 def test_two_attempts_that_differ_need_a_choice(tmp_path: Path) -> None:

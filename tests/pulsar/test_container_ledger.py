@@ -16,8 +16,8 @@ from chunkstore.codec.pulsar.pip17 import LedgerObjectReader
 from chunkstore.codec.pulsar.pip76 import SegmentIndex, SegmentReader, read_index
 from chunkstore.config import KIB
 from chunkstore.pulsar import OffloadWriter, open_ledger
-from chunkstore.pulsar.filling import Filled, SegmentFiller
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
+from chunkstore.pulsar.writer import Filled, SegmentFiller
 from tests.support.pip17 import encode_ledger
 
 

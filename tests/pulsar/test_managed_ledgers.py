@@ -65,6 +65,12 @@ def ledgers_of(count: int, size_bytes: int = 10) -> dict[int, list[bytes]]:
     return {ledger: [b"%d" % ledger * size_bytes] * 3 for ledger in range(1, count + 1)}
 
 
+def aged() -> MemorySource:
+    """Five ledgers of 1 MiB, closed 80, 60, 40 and 20 minutes ago; the last one is open."""
+    closed_ms: dict[int, int | None] = {ledger: 20 * ledger * MINUTE_MS for ledger in range(1, 5)}
+    return MemorySource({ledger: [bytes(MIB)] for ledger in range(1, 6)}, {**closed_ms, 5: None})
+
+
 def payloads_of(handle: ReadHandle) -> list[bytes]:
     with handle:
         return [entry.payload for entry in handle.iter_entries()]
@@ -132,10 +138,7 @@ def test_a_failed_ledger_does_not_stop_the_next(store: ChunkedSegmentStorage) ->
 )
 def test_triggers(store: ChunkedSegmentStorage, now_ms: list[int], policies: dict[str, int], chosen: list[int]) -> None:
     recorder = Recorder()
-    source = MemorySource(
-        {ledger: [bytes(MIB)] for ledger in range(1, 6)},
-        {1: 20 * MINUTE_MS, 2: 40 * MINUTE_MS, 3: 60 * MINUTE_MS, 4: 80 * MINUTE_MS, 5: None},
-    )
+    source = aged()
     first = managed(store, source, recorder, **policies).offload_triggered().result(LIVENESS_S)
     assert recorder.begun == chosen
     assert first == Position(len(chosen) + 1, 0)
@@ -154,10 +157,7 @@ def test_triggers(store: ChunkedSegmentStorage, now_ms: list[int], policies: dic
 def test_trimming(
     store: ChunkedSegmentStorage, now_ms: list[int], policies: dict[str, int], trimmed: list[int]
 ) -> None:
-    source = MemorySource(
-        {ledger: [bytes(MIB)] for ledger in range(1, 6)},
-        {1: 20 * MINUTE_MS, 2: 40 * MINUTE_MS, 3: 60 * MINUTE_MS, 4: 80 * MINUTE_MS, 5: None},
-    )
+    source = aged()
     ml = managed(store, source, Recorder(), **policies)
     assert ml.trim() == trimmed
     assert [item.ledger for item in ml.ledgers()] == sorted(source.entries) == sorted({1, 2, 3, 4, 5} - set(trimmed))

@@ -172,20 +172,16 @@ def run(kind: str, script: Script) -> None:
     world.close()
 
 
-def calls_of(kind: str) -> list[str]:
-    script = Script()
-    run(kind, script)
-    return script.calls
-
-
-def every_kill(kind: str) -> Iterator[Script]:
-    for at, before, dies in product(range(len(calls_of(kind))), (True, False), (True, False)):
-        yield Script(at, before=before, dies=dies)
+def every_kill(kind: str) -> list[Script]:
+    whole = Script()
+    run(kind, whole)
+    each = product(range(len(whole.calls)), (True, False), (True, False))
+    return [Script(at, before=before, dies=dies) for at, before, dies in each]
 
 
 @pytest.mark.parametrize("kind", ["bucket", "container"])
 def test_nothing_is_lost_and_nothing_leaks(kind: str) -> None:
-    scripts = list(every_kill(kind))
+    scripts = every_kill(kind)
     assert len(scripts) > 60
     for script in scripts:
         try:

@@ -29,8 +29,7 @@ def payload(seed: str, ledger: int, entry: int, length: int) -> bytes:
 
 
 def test_all_are_here() -> None:
-    assert len(ALL) == 7
-    assert sum(len(fixture.index.blocks) > 1 for fixture in ALL) == 4
+    assert sorted(len(fixture.index.blocks) > 1 for fixture in ALL) == [False] * 3 + [True] * 4
 
 
 @every

@@ -6,6 +6,7 @@ import tempfile
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
 
 import pyarrow as pa
@@ -73,6 +74,26 @@ def test_ranges(sizes: list[int], block_max: int, data: st.DataObject) -> None:
     assert rows(pair.reader(4096), first, last) == expected
 
 
+@given(
+    sizes=st.lists(SIZES, min_size=1, max_size=60),
+    block_max=BLOCK_SIZES,
+    kind=st.sampled_from([pa.binary(), pa.large_binary()]),
+    data=st.data(),
+)
+def test_arrow_writes_the_same_bytes(sizes: list[int], block_max: int, kind: pa.DataType, data: st.DataObject) -> None:
+    """However the arrays are cut, and with their ids named or counted."""
+    payloads = payloads_of(sizes)
+    expected = encode_ledger(payloads, block_bytes_max=block_max)
+    array = pa.array([b"unseen", *payloads], kind)[1:]
+    sink = Sink()
+    encoder = LedgerEncoder(sink, METADATA, block_bytes_max=block_max)
+    for begin, end in pairwise(sorted({0, len(sizes), *data.draw(st.lists(st.integers(0, len(sizes)), max_size=3))})):
+        ids = begin if data.draw(st.booleans()) else pa.array(range(begin, end), pa.int64())
+        append_batch(encoder, ids, array[begin:end])
+    assert encoder.finish() == expected.index_bytes
+    assert sink.data == expected.data
+
+
 def encoder_of(**options: int) -> tuple[LedgerEncoder, Sink]:
     sink = Sink()
     return LedgerEncoder(sink, METADATA, **options), sink
@@ -93,13 +114,19 @@ def test_gaps_are_unsupported_and_named() -> None:
         encoder.append(5, b"")
     with pytest.raises(Unsupported, match="entries 1 to 4 are missing"):
         append_batch(encoder, 5, pa.array([b"a", b"b"]))
-    with pytest.raises(InvalidArgument):
-        encoder.append(0, b"")
-    with pytest.raises(InvalidArgument):
-        append_batch(encoder, 0, pa.array([b"", b""]))
+    with pytest.raises(Unsupported, match="entries 3 to 8 are missing"):
+        append_batch(encoder, pa.array([1, 2, 9, 11]), pa.array([b"a", b"b", b"c", b"d"]))
+    twice: list[Callable[[], object]] = [
+        lambda: encoder.append(0, b""),
+        lambda: append_batch(encoder, 0, pa.array([b"", b""])),
+        lambda: append_batch(encoder, pa.array([1, 1]), pa.array([b"", b""])),
+    ]
+    for add in twice:
+        with pytest.raises(InvalidArgument):
+            add()
     with pytest.raises(InvalidArgument, match="at most"):
         encoder.append(1, memoryview(bytes(ENTRY_BYTES_MAX + 1)))
-    append_batch(encoder, 1, pa.array([b"a", b"b"]))
+    append_batch(encoder, pa.array([1, 2]), pa.array([b"a", b"b"]))
     index = encoder.finish()
     assert [entry.payload for entry in Pair(sink.data, index).entries()] == [b"zero", b"a", b"b"]
     for call in (encoder.cut, encoder.finish, lambda: encoder.append(3, b"")):

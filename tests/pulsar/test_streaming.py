@@ -14,9 +14,10 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.config import KIB, MIB
-from chunkstore.errors import Conflict, DeadlineExceeded, InvalidArgument
+from chunkstore.errors import Closed, Conflict, DeadlineExceeded, InvalidArgument, Unsupported
 from chunkstore.pulsar.contexts import iter_contexts
 from chunkstore.pulsar.ledgers import MemorySource, Position
+from chunkstore.pulsar.read_handle import ReadHandle
 from chunkstore.pulsar.streaming import (
     OfferResult,
     OffloadException,
@@ -287,8 +288,29 @@ def entries_of(source: MemorySource) -> list[Entry]:
     return [Entry(key, entry, data) for key, row in sorted(source.entries.items()) for entry, data in enumerate(row)]
 
 
+class CachedSource(MemorySource):
+    """Entries of ledger 1 from 300 on are cached; ``opened``: the ledgers that were read."""
+
+    hits = misses = 0
+
+    def __init__(self, source: MemorySource) -> None:
+        super().__init__(source.entries)
+        self.opened: list[ReadHandle] = []
+
+    def open(self, ledger: int) -> ReadHandle:
+        self.opened.append(super().open(ledger))
+        return self.opened[-1]
+
+    def cached(self, ledger: int, first: int, last: int) -> list[Entry] | None:
+        if ledger != 1 or first < 300:
+            self.misses += ledger == 1
+            return None
+        self.hits += 1
+        return super().open(ledger).read(first, last)
+
+
 def test_every_entry_gets_in_once_over_many_segments_and_full_buffers(world: World) -> None:
-    source = source_of({1: 1500, 4: 700, 5: 1})
+    source = CachedSource(source_of({1: 1500, 4: 700, 5: 1}))
     with world.open() as store:
         results = stream_directory(store, TOPIC, source, policy=SMALL, close=True)
         assert len(results) > 2
@@ -296,6 +318,11 @@ def test_every_entry_gets_in_once_over_many_segments_and_full_buffers(world: Wor
             assert other[1:3] == (one.end_ledger_id, one.end_entry_id + 1)
         assert results[-1][3:] == (5, 0)
         assert stored_entries(store) == entries_of(source)
+        assert source.misses > 1  # its buffer was full
+        assert source.hits > 0
+        for handle in source.opened:
+            with pytest.raises(Closed):
+                handle.read(0, 0)
         assert stream_directory(store, TOPIC, source, policy=SMALL, close=True) == []
         assert not problems(store.check("deep"))
 
@@ -311,6 +338,11 @@ def test_without_close_everything_is_stored_and_the_next_call_goes_on(world: Wor
         [result] = stream_directory(store, TOPIC, source, policy=SMALL, close=True)
         assert result[1:] == (1, 0, 2, 2)
         assert stored_entries(store) == entries_of(source)
+
+
+def test_streams_have_one_format() -> None:
+    with chunkstore.open("memory://streaming-format") as store, pytest.raises(Unsupported, match="v2"):
+        stream_directory(store, TOPIC, source_of({1: 1}), format="v1")
 
 
 def test_back_to_ledger_based_the_segment_ends_with_its_ledger(world: World) -> None:

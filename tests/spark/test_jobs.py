@@ -10,10 +10,20 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 import chunkstore
+from chunkstore.spark.runs import share
 from tests.cli.conftest import Call, call
 from tests.support.spark_tasks import home, store
 
 __all__ = ["call", "home", "store"]
+
+
+def test_tasks_are_neighbours_of_about_one_size() -> None:
+    sizes = [3, 3, 3, 100, 1, 1]
+    assert share(sizes, 1) == [(0, 6)]
+    assert share(sizes, 3) == [(0, 3), (3, 4), (4, 6)]
+    assert share(sizes, 9) == [(number, number + 1) for number in range(6)], "none is empty"
+    assert share([0, 0, 0], 2) == [(0, 2), (2, 3)]
+    assert share([], 4) == []
 
 
 def test_a_dry_run_of_the_command_starts_no_spark(

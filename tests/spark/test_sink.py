@@ -157,7 +157,7 @@ def test_micro_batches_are_committed_once(store: chunkstore.ChunkedSegmentStorag
     for number, query in ((2, "q"), (5, "q"), (0, "other")):
         same = {**chosen, "txnAppId": "mine"} if query == "other" else chosen
         if query == "other":
-            write_micro_batch(same, 0, tables[0].slice(0, 0))
+            write_micro_batch({**chosen, "sinkId": "mine"}, 0, tables[0].slice(0, 0))  # the same sink
         with pytest.raises(Conflict, match="checkpoint"):
             write_micro_batch(same, number, tables[0], query=query)
     assert text(store) == b"023"

@@ -60,7 +60,7 @@ def objects(store: chunkstore.ChunkedSegmentStorage, topic: str) -> list[tuple[C
 
 def test_the_bytes_are_those_of_the_offload_writer(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
     rows = [*entries(3, 0, 3000), *entries(9, 100, 900), *entries(9, 900, 2500)]
-    write_batch(options(home, topic="spark", chunkBytes="1500000"), frame(rows))
+    write_batch(options(home, topic="spark", chunkBytes="1500000") | {"as": "ledger"}, frame(rows))
     with OffloadWriter(store, "batches", segment_bytes_max=1_500_000) as writer:
         for ledger, first, stop in ((3, 0, 3000), (9, 100, 2500)):
             writer.append_batch(ledger, first, pa.array([payload(ledger, entry) for entry in range(first, stop)]))

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 import chunkstore
 from chunkstore.errors import ChunkNotFound
-from chunkstore.spark.batches import Column, read_task
+from chunkstore.spark.batches import read_task
 from chunkstore.spark.runs import ReadTask
 from tests.support.spark_ground import Ground
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.proof
 
 def value_of(tasks: list[ReadTask]) -> bytes:
     travelled: list[ReadTask] = pickle.loads(pickle.dumps(tasks))
-    columns = [Column("value")]
+    columns = [("value", True)]
     return b"".join(
         row for task in travelled for batch in read_task(task, columns) for row in batch["value"].to_pylist()
     )

@@ -53,6 +53,32 @@ jobs.offload(spark, str(home / "in"), root, "t", part_bytes=300)
 """
 
 
+def test_frames_of_a_job(spark: Any, store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    root = f"file://{home}/root"
+    frame = spark.range(1000).selectExpr("cast(999 - id AS string) AS value", "999 - id AS at")
+    told: list[int] = []
+    for state in ("done", "before"):
+        [row] = jobs.offload(spark, frame, root, "t", order_by="at", job="table", progress=told.append).collect()
+        assert row.state == state
+    assert not any(told), "no one knows the bytes of a frame"
+    reader = LedgerReader(store)
+    ledgers = [item.ledger for item in reader.ledgers("t")]
+    assert [int(entry.payload) for ledger in ledgers for entry in reader.read("t", ledger)] == list(range(1000))
+    entries = spark.range(10).selectExpr("7L AS ledger", "id AS entry", "cast('x' AS binary) AS payload").coalesce(1)
+    for dry_run in (True, False):
+        [row] = jobs.offload(spark, entries, root, "other", dry_run=dry_run).collect()
+        assert row.entries == 10
+    with pytest.raises(chunkstore.Conflict):
+        jobs.offload(spark, entries, root, "other")
+    with pytest.raises(chunkstore.InvalidArgument, match="cast"):
+        jobs.offload(spark, spark.range(3).selectExpr("id AS value"), root, "t")
+    with pytest.raises(chunkstore.InvalidArgument, match="columns"):
+        jobs.offload(spark, frame, root, "t")
+    with pytest.raises(chunkstore.Conflict, match="table"):
+        jobs.offload(spark, frame, root, "t", order_by="at", job="table", ledger=5)
+    assert list(store.sessions()) == []
+
+
 def test_a_driver_killed_in_the_middle_of_a_job(
     spark: Any, store: chunkstore.ChunkedSegmentStorage, home: Path
 ) -> None:

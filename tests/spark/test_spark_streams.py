@@ -11,7 +11,7 @@ import chunkstore
 from chunkstore.errors import InvalidArgument
 from chunkstore.spark import map_batches
 from chunkstore.spark.errors import original_error
-from chunkstore.spark.stream_source import HAS_LIMITS
+from chunkstore.spark.stream import HAS_LIMITS
 from tests.support.spark import missing
 from tests.support.spark_ground import Ground, ground, store
 
@@ -66,12 +66,12 @@ def test_a_query_goes_on_where_it_was(
     store.create("log-a")
     add("log-a", 20)
     query = Query(spark, ground, tmp_path / "checkpoint")
-    new = {"maxBytesPerTrigger": "18"}
+    new = {"maxBytesPerTrigger": "18", "maxOffsetsPerTrigger": "8"}
     if HAS_LIMITS:
         query.available_now = False
         query.run(**new)
         query.available_now = True
-        assert [len(rows) for rows in query.batches.values()] == [9, 6, 5]
+        assert [len(rows) for rows in query.batches.values()] == [8, 6, 6], "the tighter one counts"
     else:
         for name, value in new.items():
             with pytest.raises(Exception, match=f"option '{name}' needs Spark 4.2 or newer"):
@@ -82,7 +82,9 @@ def test_a_query_goes_on_where_it_was(
     store.create("log-b")
     add("log-b", 5)
     store.defrag(policy=chunkstore.DefragPolicy(fanout=2))
-    progress = query.run()
+    progress = query.run(**({"maxOffsetsPerTrigger": "4"} if HAS_LIMITS else {}))
+    if HAS_LIMITS:
+        assert [len(query.batches[number]) for number in sorted(query.batches)] == [8, 6, 6, 4, 1]
     assert query.rows() == sorted(expected)
     [source] = progress.sources
     assert "log-b" in source.endOffset

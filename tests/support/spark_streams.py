@@ -7,11 +7,13 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from chunkstore.spark.batches import Column, read_task
+from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
+
+from chunkstore.spark.batches import read_task
 from chunkstore.spark.options import parse_options
 from chunkstore.spark.positions import StreamOffset
 from chunkstore.spark.runs import ReadTask
-from chunkstore.spark.stream import Stream as Planner
+from chunkstore.spark.stream import stream_reader
 
 __all__ = ["Row", "Stream", "rows_of"]
 
@@ -22,7 +24,7 @@ def rows_of(tasks: Sequence[ReadTask], columns: Sequence[str]) -> list[Row]:
     """What tasks that have travelled read."""
     rows: list[Row] = []
     for task in pickle.loads(pickle.dumps(tasks)):
-        for batch in read_task(task, [Column(name) for name in columns]):
+        for batch in read_task(task, [(name, True) for name in columns]):
             batch.validate(full=True)
             rows += [tuple(row.values()) for row in batch.to_pylist()]
     return rows
@@ -35,27 +37,32 @@ class Stream:
         self.given = {"path": url, **given}
         self.log: list[str] = []
         self.rows: list[list[Row]] = []
-        self.planner: Planner
+        self.planner: Any
         self.restart()
 
     def __del__(self) -> None:
         if hasattr(self, "planner"):
-            self.planner.close()
+            self.planner.stop()
 
     def restart(self, **given: str) -> None:
         """Another planning process."""
         if self.log:
-            self.planner.close()
+            self.planner.stop()
         self.given |= given
         self.options = parse_options(self.given, stream=True)
-        self.planner = Planner(self.options)
+        self.planner = stream_reader(self.options, [])
         if not self.log:
-            self.log.append(json.dumps(self.planner.initial()))
+            self.log.append(json.dumps(self.planner.initialOffset()))
 
-    def step(self, size_bytes: int | None = None) -> list[Row]:
-        """One micro-batch; no rows where there is nothing new."""
+    def step(self, size_bytes: int | None = None, rows: int | None = None) -> list[Row]:
+        """One micro-batch, limited by the options unless a limit is given; no rows where there is nothing new."""
         start = json.loads(self.log[-1])
-        end = self.planner.latest(start, size_bytes)
+        limit = self.planner.getDefaultReadLimit()
+        if size_bytes is not None:
+            limit = ReadMaxBytes(size_bytes)
+        elif rows is not None:
+            limit = ReadMaxRows(rows)
+        end = self.planner.latestOffset(start, limit)
         if json.dumps(end) == self.log[-1]:
             return []
         self.log.append(json.dumps(end))
@@ -65,11 +72,12 @@ class Stream:
     def read(self, number: int) -> list[Row]:
         """Plan and read a batch of the log, as a replay does. Spark keeps no start of the first one: it asks anew."""
         at = number % len(self.log)
-        start = self.planner.initial() if at == 1 else json.loads(self.log[at - 1])
-        return rows_of(self.planner.tasks(start, json.loads(self.log[at])), self.options.columns)
+        start = self.planner.initialOffset() if at == 1 else json.loads(self.log[at - 1])
+        partitions = self.planner.partitions(start, json.loads(self.log[at]))
+        return rows_of([partition.value for partition in partitions], self.options.columns)
 
-    def drain(self, size_bytes: int | None = None) -> None:
-        while self.step(size_bytes):
+    def drain(self, size_bytes: int | None = None, rows: int | None = None) -> None:
+        while self.step(size_bytes, rows):
             pass
 
     def replay(self) -> None:

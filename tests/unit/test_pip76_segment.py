@@ -107,19 +107,17 @@ def test_arrow_writes_the_same_bytes(
     expected = encode(entries, block_bytes_max=block_max)
     # A slice in front, so that arrays have an offset.
     payloads = pa.array([b"unseen", *(entry.payload for entry in entries)], pa.binary()).cast(kind)[1:]
+    ids = pa.array([-5, *(entry.entry for entry in entries)], pa.int64())[1:]
     sink = Sink()
     encoder = SegmentEncoder(sink, block_bytes_max=block_max)
     encoder.begin_ledger(entries[0].ledger)
     cuts = sorted({0, len(entries), *data.draw(st.lists(st.integers(0, len(entries)), max_size=3))})
     for begin, end in pairwise(cuts):
-        part, ids = payloads[begin:end], [entry.entry for entry in entries[begin:end]]
+        part, part_ids = payloads[begin:end], ids[begin:end]
         if data.draw(st.booleans()):
             part = pa.chunked_array([part[: len(part) // 2], part[len(part) // 2 :]])
-        if ids[-1] - ids[0] == len(ids) - 1:
-            append_batch(encoder, ids[0], part)
-        else:
-            for entry in entries[begin:end]:
-                encoder.append(entry.entry, entry.payload)
+        dense = part_ids[-1].as_py() - part_ids[0].as_py() == len(part_ids) - 1
+        append_batch(encoder, part_ids[0].as_py() if dense else part_ids, part)
     index = encoder.finish()
     assert sink.data == expected.data
     assert index == expected.index_bytes
@@ -156,7 +154,11 @@ def test_refused_calls_change_nothing() -> None:
     for ledger in (-1, 1 << 63):
         with pytest.raises(InvalidArgument):
             encoder.begin_ledger(ledger)
-    encoder.begin_ledger(1)
+    with pytest.raises(InvalidArgument, match="info of ledger 2"):
+        encoder.begin_ledger(1, LedgerInfo(ledger=2))
+    with pytest.raises(InvalidArgument):
+        encoder.begin_ledger(1, LedgerInfo(ledger=1, size=1 << 63))
+    encoder.begin_ledger(1, LedgerInfo(ledger=1, entries=9, timestamp_ms=7))
     encoder.append(5, b"five")
     for entry in (-1, 4, 5, 1 << 63):
         with pytest.raises(InvalidArgument, match="follow"):
@@ -167,21 +169,27 @@ def test_refused_calls_change_nothing() -> None:
         encoder.describe(LedgerInfo(ledger=2))
     with pytest.raises(InvalidArgument):
         encoder.describe(LedgerInfo(ledger=1, size=1 << 63))
-    bad: list[tuple[int, object]] = [
+    bad: list[tuple[object, object]] = [
         (6, [b"x"]),
         (6, pa.array([b"x", None])),
         (6, pa.array([1])),
         (5, pa.array([b"x"])),
         ((1 << 63) - 1, pa.array([b"x", b"y"])),
+        (pa.array([6, 6]), pa.array([b"x", b"y"])),
+        (pa.array([6, 7, 8]), pa.array([b"x", b"y"])),
+        (pa.array([6, None]), pa.array([b"x", b"y"])),
+        (pa.array([6.0, 7.0]), pa.array([b"x", b"y"])),
+        (pa.array([5, 7]), pa.array([b"x", b"y"])),
     ]
     for entries, payloads in bad:
         with pytest.raises(InvalidArgument):
             append_batch(encoder, entries, payloads)
     with pytest.raises(InvalidArgument):
-        encoder.append_framed(5, 1, b"")
+        encoder.append_framed(5, 5, 1, b"")
     append_batch(encoder, 6, pa.array([], pa.binary()))
     index = encoder.finish()
     assert Encoded(sink.data, index).entries() == [Entry(1, 5, b"five")]
+    assert Encoded(sink.data, index).index.group(1).info == LedgerInfo(ledger=1, entries=9, timestamp_ms=7)
     for call in (encoder.cut, encoder.finish, lambda: encoder.append(9, b""), lambda: encoder.begin_ledger(2)):
         with pytest.raises(Closed):
             call()

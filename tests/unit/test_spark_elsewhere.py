@@ -9,7 +9,7 @@ import pytest
 
 import chunkstore
 from chunkstore.errors import ChunkNotFound, RootUnavailable, Unsupported
-from chunkstore.spark.batches import Column, read_task
+from chunkstore.spark.batches import read_task
 from chunkstore.spark.errors import original_error
 from tests.support.spark_ground import MIB, Ground, filled
 
@@ -20,7 +20,7 @@ def planned(path: Path) -> tuple[Ground, Callable[[], object]]:
     with ground.open() as store:
         filled(store, "a", MIB, MIB)
     [task] = ground.plan("a")
-    return ground, lambda: list(read_task(task, [Column("value")]))
+    return ground, lambda: list(read_task(task, [("value", True)]))
 
 
 def test_another_container_under_the_root(tmp_path: Path) -> None:

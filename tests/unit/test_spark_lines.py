@@ -144,14 +144,16 @@ def test_limits_come_from_spark(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
     with ground.open() as store:
         filled(store, "a", 100, 30)
-        reader = stream_reader(ground, maxBytesPerTrigger="40")
+        reader = stream_reader(ground, maxBytesPerTrigger="40", maxOffsetsPerTrigger="1")
         assert pickle.loads(cloudpickle.dumps(reader)) is not None  # type: ignore[no-untyped-call]
         assert reader.getDefaultReadLimit() == limits.ReadMaxBytes(40)
         assert stream_reader(ground).getDefaultReadLimit() == limits.ReadAllAvailable()
+        assert stream_reader(ground, maxOffsetsPerTrigger="3").getDefaultReadLimit() == limits.ReadMaxRows(3)
         start = reader.initialOffset()
         for limit, at in (
             (limits.ReadMaxBytes(40), 40),
             (limits.ReadMaxBytes(7), 7),
+            (limits.ReadMaxRows(1), 40),
             (limits.ReadAllAvailable(), 100),
         ):
             end = reader.latestOffset(start, limit)

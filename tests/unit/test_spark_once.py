@@ -19,9 +19,8 @@ from chunkstore.operations.tables import TableEntry
 from chunkstore.records.names import session_chunk_id
 from chunkstore.records.segments import OpenSession
 from chunkstore.sessions import SessionChunk
-from chunkstore.spark.chunks_out import Output
-from chunkstore.spark.committing import Job, commit, session_of
-from chunkstore.spark.once import Content, MicroBatch, Version
+from chunkstore.spark.chunks_out import Content, Output
+from chunkstore.spark.committing import Job, MicroBatch, Version, commit, session_of
 
 HERE, THERE = b"h" * 16, b"t" * 16
 

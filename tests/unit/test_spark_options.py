@@ -44,9 +44,9 @@ def test_an_unknown_option_is_refused_by_name() -> None:
 
 
 def test_streams_have_options_of_their_own() -> None:
-    stream = {**ROOT, "segments": "a", "maxBytesPerTrigger": "5"}
+    stream = {**ROOT, "segments": "a", "maxBytesPerTrigger": "5", "maxoffsetspertrigger": "6"}
     options = parse_options(stream, stream=True)
-    assert options.trigger_bytes == 5
+    assert (options.trigger_bytes, options.trigger_rows) == (5, 6)
     assert options.starting == LATEST
     assert parse_options({**ROOT, "segments": "a"}).starting == EARLIEST
     assert parse_options(stream, stream=None) == replace(options, starting=EARLIEST), "a schema is the same for both"
@@ -118,6 +118,7 @@ def test_names_with_commas_are_written_as_json() -> None:
         ({"segments": "a", "timestampAsOf": "2026-11-20T08:00:00"}, "timestampAsOf"),
         ({"segments": "a", "timestampAsOf": "yesterday"}, "timestampAsOf"),
         ({"segments": "a", "maxBytesPerTrigger": "5"}, "maxBytesPerTrigger"),
+        ({"segments": "a", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger"),
     ],
 )
 def test_wrong_values_name_their_option(options: dict[str, str], argument: str) -> None:

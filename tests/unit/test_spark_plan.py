@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from chunkstore.engine.reading import read_view
 from chunkstore.errors import (
     ChunkNotFound,
+    Conflict,
     Damaged,
     InvalidArgument,
     SegmentNotFound,
@@ -24,12 +26,12 @@ from tests.support.spark_ground import MIB, Ground, filled, flip
 
 def read_rows(tasks: Sequence[ReadTask]) -> list[tuple[str, int, bytes]]:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
-    from chunkstore.spark.batches import Column, read_task
+    from chunkstore.spark.batches import read_task
 
     rows: list[tuple[str, int, bytes]] = []
     for task in tasks:
         arrived = pickle.loads(pickle.dumps(task))
-        for batch in read_task(arrived, [Column("segment"), Column("offset"), Column("value")]):
+        for batch in read_task(arrived, [("segment", True), ("offset", True), ("value", True)]):
             batch.validate(full=True)
             assert batch.nbytes < 2 * MIB
             rows += [(row["segment"], row["offset"], row["value"]) for row in batch.to_pylist()]
@@ -106,6 +108,30 @@ def test_a_missing_segment_is_named(ground: Ground) -> None:
     with pytest.raises(SegmentNotFound) as caught:
         ground.plan("a", "b")
     assert caught.value.segment == "b"
+
+
+def test_other_kinds_of_chunks_are_refused(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ground.open() as store:
+        filled(store, "a", 10, 10)
+    with ground.replica() as replica:
+        monkeypatch.setattr("chunkstore.metadata.codec._KINDS", (7,))  # all that this version knows
+        with pytest.raises(Damaged, match="kind"):
+            plan_read(replica, ground.options("a"))
+
+
+def test_a_plan_shows_one_point_of_history(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ground.open() as store, ground.replica() as replica:
+        filled(store, "a", 10, 10)
+        replica.refresh()
+
+        def refreshed(container: Any, call: Any) -> Any:
+            store.append("a", b"x")
+            replica.refresh()
+            return read_view(container, call)
+
+        monkeypatch.setattr("chunkstore.spark.plan.read_view", refreshed)
+        with pytest.raises(Conflict, match="planned from"):
+            plan_read(replica, ground.options("a"))
 
 
 # Damage

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import chunkstore
 from chunkstore.errors import (
+    InvalidArgument,
     SegmentNotFound,
     SegmentTruncated,
 )
@@ -58,6 +59,54 @@ def test_where_a_stream_begins(ground: Ground, store: Store) -> None:
 # Limits
 
 
+def test_rows_are_counted_and_the_tighter_limit_counts(ground: Ground, store: Store) -> None:
+    filled(store, "a", 5 * MIB, MIB + 7)
+    filled(store, "b", 10 * MIB, MIB + 7, seed=1)
+    stream = Stream(ground.url, segmentsPattern=".", startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    found = stream.step()
+    assert [row[:2] for row in sorted(found)] == [("a", 0), ("a", MIB), ("b", 0), ("b", MIB)]
+    stream.restart(maxBytesPerTrigger=str(3 * MIB))
+    assert sum(len(row[2]) for row in stream.step()) == 3 * MIB, "fewer bytes than four rows have"
+    stream.restart(maxBytesPerTrigger=str(30 * MIB))
+    assert len(stream.step()) == 4
+    stream.drain()
+    assert stream.bytes_of("b") == pattern(0, 10 * MIB, 1)
+    stream.replay()
+
+
+def test_lines_are_counted(ground: Ground, store: Store) -> None:
+    store.create("a")
+    store.create("b")
+    store.append("a", b"1\n22\n333\n4444\n5")
+    store.append("b", b"x" * 50 + b"\n" + b"y\n" * 10)
+    stream = Stream(ground.url, segments="a", framing="lines", startingOffsets="earliest")
+    assert stream.step(rows=2) == [("a", 0, b"1"), ("a", 2, b"22")]
+    assert stream.step(rows=9) == [("a", 5, b"333"), ("a", 9, b"4444")]
+    assert stream.step(rows=1) == []
+    store.seal("a")
+    assert stream.step(rows=1) == [("a", 14, b"5")], "the last line of a sealed segment has no newline"
+    both = Stream(ground.url, segments="a,b", framing="lines", startingOffsets="earliest")
+    found = both.step(rows=6)
+    assert [sum(row[0] == name for row in found) for name in "ab"] == [3, 3]
+    both.restart(maxOffsetsPerTrigger="4", maxBytesPerTrigger="10")
+    found = both.step()
+    assert found[0] == ("a", 9, b"4444") and 2 <= len(found) <= 4
+    both.drain()
+    assert sum(map(len, both.rows)) == 5 + 11
+    both.replay()
+
+
+@pytest.mark.parametrize("limit", [{}, {"rows": 1}, {"rows": 7}, {"size_bytes": 10}])
+def test_a_line_that_is_too_long_is_named(ground: Ground, store: Store, limit: dict[str, int]) -> None:
+    store.create("a")
+    store.append("a", b"fine\n" + b"x" * 40 + b"\nfine\n")
+    options = {"segments": "a", "framing": "lines", "startingOffsets": "earliest", "maxRecordBytes": "39"}
+    stream = Stream(ground.url, **options)
+    with pytest.raises(InvalidArgument, match=r"offset \d+ of segment 'a' is longer than 39") as caught:
+        stream.drain(**limit)
+    assert caught.value.argument == "framing"
+
+
 def test_lines_are_never_torn(ground: Ground, store: Store) -> None:
     store.create("a")
     store.create("b")
@@ -83,6 +132,18 @@ def test_lines_are_never_torn(ground: Ground, store: Store) -> None:
     assert {row[0] for row in both.step(size_bytes=10)} == {"a", "b"}
     found = both.step(size_bytes=2)
     assert {row[0] for row in found} == {"a", "b"}, "a line is given out whole, and one of each segment"
+
+
+@pytest.mark.parametrize(("framing", "count"), [("lines", 7), ("none", 3)])
+def test_a_batch_has_the_partitions_that_were_asked_for(ground: Ground, store: Store, framing: str, count: int) -> None:
+    store.create("a")
+    store.append("a", b"".join(b"%d\n" % number * 1000 for number in range(1000, 1500)))
+    stream = Stream(ground.url, segments="a", framing=framing, startingOffsets="earliest", minPartitions="7")
+    stream.step()
+    start, end = stream.planner.initialOffset(), stream.planner.latestOffset(None)
+    assert len(stream.planner.partitions(start, end)) == count, "what is no line ends at multiples of a MiB"
+    assert stream.bytes_of("a") if framing == "none" else len(stream.rows[0]) == 500_000
+    stream.replay()
 
 
 # Segments that come and go
@@ -142,7 +203,7 @@ def test_truncated_data_is_an_error_or_a_counted_gap(ground: Ground, store: Stor
 def test_available_now_is_what_was_there(ground: Ground, store: Store) -> None:
     filled(store, "a1", 30, 10)
     stream = Stream(ground.url, segmentsPattern="a.", startingOffsets="earliest")
-    stream.planner.freeze()
+    stream.planner.prepareForTriggerAvailableNow()
     store.append("a1", b"later")
     filled(store, "a2", 5, 5)
     stream.drain(size_bytes=7)
@@ -186,7 +247,9 @@ def test_every_byte_and_line_comes_once(tmp_path_factory: pytest.TempPathFactory
                     store.append(name, part)
                     model[name] += part
                 case "batch":
-                    limits = st.fixed_dictionaries({}, optional={"size_bytes": st.integers(1, 90)})
+                    limits = st.fixed_dictionaries(
+                        {}, optional={"rows": st.integers(1, 9), "size_bytes": st.integers(1, 90)}
+                    )
                     stream.step(**data.draw(limits))
                 case "seal":
                     if name in model and not lines:

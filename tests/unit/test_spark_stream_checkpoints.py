@@ -108,9 +108,9 @@ def test_the_first_batch_that_runs_again_is_the_same(ground: Ground, store: Stor
     stream.replay()
     assert stream.step() == [("a", 33, b"behind it")]
     old = Stream(ground.url, segments="a").planner  # before Spark 4.2 the end may be asked for first
-    end = old.latest(None, None)
-    assert end["segments"]["a"]["at"] == 42 and not old.tasks(old.initial(), end)
-    old.close()
+    end = old.latestOffset()
+    assert end["segments"]["a"]["at"] == 42 and not old.partitions(old.initialOffset(), end)
+    old.stop()
     truncated = Stream(ground.url, segments="a", startingOffsets="earliest")
     truncated.step()
     store.truncate("a", 20)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 
 import chunkstore
 from chunkstore.assembly import journal_records
-from chunkstore.errors import InvalidArgument, SegmentNotFound
+from chunkstore.errors import Conflict, InvalidArgument, SegmentNotFound
 from chunkstore.spark.columns import TABLES
 from chunkstore.spark.options import OPTIONS, parse_options
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
 
+from chunkstore.spark import tables
 from chunkstore.spark.tables import plan_table, table_batches
 from tests.support.spark_ground import Ground, filled
 
@@ -28,7 +30,7 @@ class Tables(Ground):
         with chunkstore.open_replica(
             self.url, settings=self.settings, at_lsn=options.as_of_lsn, at_time=options.as_of_ms
         ) as replica:
-            return plan_table(replica, options, columns or options.columns)
+            return plan_table(replica, replace(options, columns=tuple(columns) or options.columns))
 
     def rows(self, table: str, columns: Sequence[str] = (), **given: str) -> list[dict[str, Any]]:
         wanted = [(name, True) for name in columns or TABLES[table].columns]
@@ -117,3 +119,17 @@ def test_contradictions(given: dict[str, str], argument: str) -> None:
     assert caught.value.to_fields() == {"argument": argument}
     with pytest.raises(InvalidArgument):
         parse_options({"path": "file:///x", **given}, stream=True)
+
+
+def test_a_table_shows_one_point_of_history(ground: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ground.open() as store, ground.replica() as replica:
+
+        def refreshed(*_: object) -> Iterator[Sequence[object]]:
+            store.create("a")
+            replica.refresh()
+            yield from replica.segments()
+
+        monkeypatch.setitem(tables._ROWS, "segments", refreshed)
+        options = parse_options({"path": ground.url, "metadata": "segments"})
+        with pytest.raises(Conflict, match="planned from"):
+            plan_table(replica, options)

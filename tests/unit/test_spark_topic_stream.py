@@ -71,6 +71,22 @@ def test_offload_segments_that_are_gone_are_a_loss(ground: Ground, store: Store)
     writer.writer.close()
 
 
+def test_entries_are_counted_in_whole_blocks(ground: Ground, store: Store) -> None:
+    writer = Writer(store)
+    writer.add(1, 0, 200)
+    writer.add(2, 0, 3)
+    writer.writer.complete()
+    stream = Stream(ground.url, topic=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger="130")
+    found = stream.step()
+    assert 65 < len(found) <= 130, "two blocks"
+    stream.restart(maxBytesPerTrigger="1")
+    assert 0 < len(stream.step()) <= 65, "one block, as bytes are the tighter limit"
+    stream.drain(rows=1)
+    assert [row for rows in stream.rows for row in rows] == writer.rows
+    stream.replay()
+    writer.writer.close()
+
+
 @given(data=st.data())
 @settings(max_examples=8, deadline=None)
 def test_every_entry_comes_once(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -91,7 +107,9 @@ def test_every_entry_comes_once(tmp_path_factory: pytest.TempPathFactory, data: 
                     writer.add(ledger, first, count, data.draw(st.sampled_from((8, 200, 900))))
                     following[ledger] = first + count
                 case "batch":
-                    limits = st.fixed_dictionaries({}, optional={"size_bytes": st.integers(1, 20_000)})
+                    limits = st.fixed_dictionaries(
+                        {}, optional={"rows": st.integers(1, 60), "size_bytes": st.integers(1, 20_000)}
+                    )
                     stream.step(**data.draw(limits))
                 case "complete":
                     writer.writer.complete()

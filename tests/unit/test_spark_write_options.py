@@ -26,7 +26,7 @@ ROOT = {"path": "file:///r"}
         ({"txnAppId": "", "txnVersion": "1"}, "txnAppId", "255"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion", "whole number"),
         ({"sinkId": "s"}, "sinkId", "txnAppId"),
-        ({"as": "ledger"}, "as", "unknown option"),
+        ({"as": "rows"}, "as", "segments or ledger"),
         ({"Path": "file:///x"}, "path", "twice"),
     ],
 )
@@ -34,6 +34,16 @@ def test_refused_options(given: dict[str, str], argument: str, says: str) -> Non
     with pytest.raises(InvalidArgument, match=says) as caught:
         parse_write_options({**ROOT, **given}, streaming=False)
     assert caught.value.argument == argument
+
+
+def test_a_sink_has_one_name() -> None:
+    for name in ("sinkId", "txnAppId"):
+        options = parse_write_options({**ROOT, name: "s"}, streaming=True)
+        assert (options.sink_id, options.application) == ("s", None)
+    for given, says in (({"sinkId": "s", "txnAppId": "t"}, "keep one"), ({"sinkId": ""}, "255")):
+        with pytest.raises(InvalidArgument, match=says) as caught:
+            parse_write_options({**ROOT, **given}, streaming=True)
+        assert caught.value.argument == "sinkId"
 
 
 @pytest.mark.parametrize(
@@ -61,6 +71,8 @@ ENTRIES = [("ledger", "bigint"), ("entry", "bigint"), ("payload", "binary")]
         ([V], {"segments": "a"}, Columns(None)),
         ([V], {"topic": "a"}, Columns(None)),
         (ENTRIES, {"topic": "a"}, Columns(None, ledgers=True)),
+        (ENTRIES, {"topic": "a", "as": "ledger"}, Columns(None, ledgers=True)),
+        ([V], {"segments": "a", "as": "segments"}, Columns(None)),
         ([("topic", "string"), *ENTRIES], {}, Columns("topic", ledgers=True)),
     ],
 )
@@ -86,6 +98,10 @@ def test_columns(fields: list[tuple[str, str]], given: dict[str, str], columns: 
         (ENTRIES, {"segments": "a"}, "segments"),
         (ENTRIES, {"topic": "a", "framing": "lines"}, "framing"),
         (ENTRIES[1:], {"topic": "a"}, "ledger"),
+        (ENTRIES, {"topic": "a", "as": "segments"}, "ledger"),
+        ([V], {"topic": "a", "as": "ledger"}, "value"),
+        ([("topic", "string")], {"as": "ledger"}, "ledger"),
+        ([V], {"segments": "a", "as": "ledger"}, "segments"),
         ([*ENTRIES[:2], V], {"topic": "a"}, "value"),
         ([("ledger", "int"), *ENTRIES[1:]], {"topic": "a"}, "ledger"),
         ([*ENTRIES, ("segment", "string")], {"topic": "a"}, "segment"),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chunkstore.codec.pulsar.encoding import BlockEncoder
-from chunkstore.codec.pulsar.frames import ENTRY_HEADER_BYTES, WINDOW_BYTES
+from chunkstore.codec.pulsar.frames import ENTRY_HEADER_BYTES, WINDOW_BYTES, check_dense
 from chunkstore.codec.pulsar.windows import BlockReader, Window, ascending
 from chunkstore.errors import InvalidArgument
 
@@ -62,23 +62,41 @@ def batch_of(window: Window) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def append_batch(encoder: BlockEncoder, first: int, payloads: pa.Array | pa.ChunkedArray) -> None:
-    """Add an array of payloads (binary, large_binary or string) with the ids from ``first`` on to the encoder's ledger, without gaps.
+def append_batch(encoder: BlockEncoder, entries: int | pa.Array, payloads: pa.Array | pa.ChunkedArray) -> None:
+    """Add an array of payloads (binary, large_binary or string) to the encoder's ledger.
 
-    Raises as ``BlockEncoder.append``, and ``InvalidArgument`` for nulls and other types; nothing is added then. Memory: the block at
-    hand and a few MiB.
+    ``entries``: the id of the first, the others following without gaps, or an int64 array of all ids. Raises as
+    ``BlockEncoder.append``, and ``InvalidArgument`` for nulls and other types; nothing is added then. Memory: the block at hand and a
+    few MiB.
     """
     chunks = checked_payloads(payloads)
-    if not chunks:
+    total = sum(map(len, chunks))
+    if not total:
         return
-    encoder.check_follows(first, first + sum(map(len, chunks)) - 1, longest_of(chunks))
+    ids = None if isinstance(entries, int) else _checked_ids(entries, total)
+    first, last = (entries, entries + total - 1) if ids is None else (int(ids[0]), int(ids[-1]))
+    encoder.check_follows(first, last, longest_of(chunks))
+    if ids is not None and encoder.format.dense and last - first >= total:
+        gap = int(np.argmax(np.diff(ids) > 1))
+        check_dense(int(ids[gap + 1]), int(ids[gap]))
+    done = 0
     for chunk in chunks:
-        done = 0
-        while done < len(chunk):
-            added = append_fitting(encoder, first, chunk.slice(done))
+        begin, end = done, done + len(chunk)
+        while done < end:
+            left = first + done if ids is None else ids[done:end]
+            added = append_fitting(encoder, left, chunk.slice(done - begin))
             if not added:
                 encoder.cut()
-            done, first = done + added, first + added
+            done += added
+
+
+def _checked_ids(values: Any, count: int) -> npt.NDArray[np.int64]:
+    if not isinstance(values, pa.Array) or values.type != pa.int64() or values.null_count or len(values) != count:
+        raise InvalidArgument(f"entry ids are an int64 array of {count} without nulls", argument="entries")
+    ids: npt.NDArray[np.int64] = values.to_numpy()
+    if not (ids[1:] > ids[:-1]).all():
+        raise InvalidArgument("entry ids do not ascend", argument="entries")
+    return ids
 
 
 def checked_payloads(payloads: Any) -> list[pa.Array]:
@@ -98,8 +116,10 @@ def longest_of(chunks: list[pa.Array]) -> int:
     return max(int(pc.max(pc.binary_length(chunk)).as_py()) for chunk in chunks)
 
 
-def append_fitting(encoder: BlockEncoder, first: int, values: pa.Array) -> int:
-    """Add those of the first ``values`` that fit the block at hand, which were checked; how many. An empty block takes any entry."""
+def append_fitting(encoder: BlockEncoder, ids: int | npt.NDArray[np.int64], values: pa.Array) -> int:
+    """Add those of the first ``values`` that fit the block at hand, which were checked; how many. An empty block takes any entry.
+
+    ``ids``: the first one, the others following without gaps, or all."""
     room = max(0, min(encoder.room, _PIECE_BYTES))
     edges = _edges(values.slice(0, max(1, room // ENTRY_HEADER_BYTES)))
     ends = edges - edges[0] + ENTRY_HEADER_BYTES * np.arange(len(edges))
@@ -108,7 +128,9 @@ def append_fitting(encoder: BlockEncoder, first: int, values: pa.Array) -> int:
         if encoder.pending_bytes and ends[1] > encoder.room:
             return 0
         count = 1
-    encoder.append_framed(first, count, _framed(first, values.slice(0, count))[: int(ends[count])])
+    numbers = np.arange(ids, ids + count) if isinstance(ids, int) else ids[:count]
+    framed = _framed(numbers, values.slice(0, count))[: int(ends[count])]
+    encoder.append_framed(int(numbers[0]), int(numbers[-1]), count, framed)
     return count
 
 
@@ -118,12 +140,12 @@ def _edges(values: pa.Array) -> npt.NDArray[Any]:
     return np.frombuffer(values.buffers()[1], kind)[values.offset : values.offset + len(values) + 1]
 
 
-def _framed(first: int, payloads: pa.Array) -> memoryview:
+def _framed(ids: npt.NDArray[np.int64], payloads: pa.Array) -> memoryview:
     """The bytes of entries as a block has them; the buffer may be longer."""
     count = len(payloads)
     headers = np.empty(count, _HEADER)
     headers["length"] = np.diff(_edges(payloads))
-    headers["entry"] = first + np.arange(count)
+    headers["entry"] = ids
     borders = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * ENTRY_HEADER_BYTES)
     framing = pa.Array.from_buffers(pa.binary(), count, [None, borders, pa.py_buffer(headers)])
     both = pa.concat_arrays([framing.cast(payloads.type), payloads])

@@ -111,25 +111,26 @@ class BlockEncoder(ABC):
         if self._loose_bytes >= _PIECE_BYTES:
             self._gather()
 
-    def append_framed(self, first: int, entries: int, framed: BytesLike) -> None:
-        """Add ``entries`` entries (at least one) with the ids from ``first`` on that are framed already, as one piece.
+    def append_framed(self, first: int, last: int, entries: int, framed: BytesLike) -> None:
+        """Add ``entries`` entries (at least one) with ids ``first`` to ``last`` that are framed already, as one piece.
 
         For arrays, whose entries were checked by ``check_follows``. More bytes than ``room`` are taken only at the beginning of a
         block (an entry that is too long for any). The buffer is kept until the block is cut.
         """
         self._check_open()
         if first <= self._last or (self._entries and len(framed) > self.room):
-            raise InvalidArgument(f"entries from {first} on do not follow {self._last} here", argument="framed")
+            raise InvalidArgument(f"entries {first} to {last} do not follow {self._last} here", argument="framed")
         self._gather()
         self._pieces.append(framed)
-        self._account(first, first + entries - 1, entries, len(framed))
+        self._account(first, last, entries, len(framed))
 
     def check_follows(self, first: int, last: int, longest: int) -> None:
         """Raise as ``append`` unless the entries ``first`` to ``last``, with payloads of at most ``longest`` bytes, may be added."""
         self._check_open()
         if self._ledger is None:
             raise InvalidArgument("call begin_ledger before the first entry", argument="ledger")
-        check_entry(last, longest, first - 1)
+        if last != first:
+            check_entry(last, longest, first - 1)
         check_entry(first, longest, self._last)
         if self.format.dense:
             check_dense(first, self._last)

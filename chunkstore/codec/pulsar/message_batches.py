@@ -10,15 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from chunkstore.codec.pulsar.message_entries import (
     EntryOpener,
-    MessageSummary,
     Opened,
+    OpenedItems,
     RawEntry,
     Transactions,
     opener_of,
@@ -91,23 +91,12 @@ if sys.byteorder != "little":
     raise Unsupported("messages in Arrow need a little-endian machine; read them one by one instead", feature="arrow")
 
 
-class MessageBatches(Iterator[pa.RecordBatch]):
-    """Batches with the messages of some entries; ``schema`` has the columns.
-
-    ``summary``: what was left out so far; ``transactions``: how transactions ended, as it was known.
-    """
+class MessageBatches(OpenedItems[pa.RecordBatch]):
+    """Batches with the messages of some entries; ``schema`` has the columns."""
 
     def __init__(self, entries: Iterable[RawEntry], opener: EntryOpener, names: Sequence[str]) -> None:
         self.schema: Any = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
-        self.summary: MessageSummary = opener.summary
-        self.transactions: Transactions = opener.transactions
-        self._batches = _batches(entries, opener, self.schema)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        return next(self._batches)
+        super().__init__(_batches(entries, opener, self.schema), opener)
 
 
 def message_batches(

@@ -7,9 +7,9 @@ one by one, ``message_batches`` many at once), decryption, and removal of repeat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.compression import COMPRESSIONS, DECOMPRESSED_BYTES_MAX, decompress
@@ -24,6 +24,7 @@ __all__ = [
     "EntryOpener",
     "MessageSummary",
     "Opened",
+    "OpenedItems",
     "RawEntry",
     "Transactions",
     "TxnState",
@@ -40,6 +41,7 @@ UNFINISHED_NAMED_MAX = 1_000
 """Messages without all of their chunks that a summary names; all of them are counted."""
 _PIECE_COST_BYTES: Final = 128
 
+T = TypeVar("T")
 RawEntry = tuple[int, int, BytesLike]
 """Ledger, entry, and the entry's bytes; ``pip76.Entry`` is one."""
 TxnState = Literal["committed", "aborted", "open"]
@@ -165,6 +167,18 @@ class _Pending:
     sizes: list[int]
     found: int = 0
     cost_bytes: int = 0
+
+
+class OpenedItems(Iterator[T]):
+    """What comes of some entries. ``summary``: what was left out so far; ``transactions``: how transactions ended, as it was known."""
+
+    def __init__(self, items: Iterator[T], opener: EntryOpener) -> None:
+        self.summary: MessageSummary = opener.summary
+        self.transactions: Transactions = opener.transactions
+        self._items = items
+
+    def __next__(self) -> T:
+        return next(self._items)
 
 
 def opener_of(entries: Iterable[RawEntry], transactions: str, known: Transactions | None, messages: str) -> EntryOpener:

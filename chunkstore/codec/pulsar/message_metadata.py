@@ -21,7 +21,6 @@ __all__ = [
     "Head",
     "TxnId",
     "broken_entry",
-    "has_checksum",
     "parse_head",
     "parse_single",
     "txn_of",
@@ -106,12 +105,6 @@ class Head(NamedTuple):
 def broken_entry(ledger: int, entry: int, position: int, what: str) -> Damaged:
     """The error about byte ``position`` of an entry."""
     return Damaged(what, object=f"ledger {ledger} entry {entry}", position=position)
-
-
-def has_checksum(data: bytes) -> bool:
-    """Whether an entry begins as messages with a CRC32C do, sound or not."""
-    at = 6 + int.from_bytes(data[2:6], "big") if data[:2] == BROKER_ENTRY_MAGIC else 0
-    return data[at : at + 2] == CRC32C_MAGIC
 
 
 def parse_head(ledger: int, entry: int, data: bytes, *, checked: bool = True) -> Head:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from chunkstore.codec.pulsar.message_entries import (
     EntryOpener,
     MessageSummary,
     Opened,
+    OpenedItems,
     RawEntry,
     Transactions,
     TxnState,
@@ -92,19 +93,8 @@ class Message(NamedTuple):
     txn_state: TxnState | None = None
 
 
-class MessageIterator(Iterator[Message]):
-    """The messages of some entries. ``summary``: what was left out so far; ``transactions``: how transactions ended, as it was known."""
-
-    def __init__(self, entries: Iterable[RawEntry], opener: EntryOpener) -> None:
-        self.summary: MessageSummary = opener.summary
-        self.transactions: Transactions = opener.transactions
-        self._rows = _rows(entries, opener)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Message:
-        return next(self._rows)
+class MessageIterator(OpenedItems[Message]):
+    """The messages of some entries."""
 
 
 def iter_messages(
@@ -129,7 +119,8 @@ def iter_messages(
       Unsupported: the package of a compression is missing (extra ``messages``).
       InvalidArgument: an argument is none of these.
     """
-    return MessageIterator(entries, opener_of(entries, transactions, known, messages))
+    opener = opener_of(entries, transactions, known, messages)
+    return MessageIterator(_rows(entries, opener), opener)
 
 
 def _rows(entries: Iterable[RawEntry], opener: EntryOpener) -> Iterator[Message]:

@@ -258,16 +258,21 @@ class SegmentEncoder(BlockEncoder):
         self._block_min = block_bytes_min
         self._ledgers: dict[int, _Ledger] = {}
 
-    def begin_ledger(self, ledger: int) -> None:
+    def begin_ledger(self, ledger: int, info: LedgerInfo | None = None) -> None:
         """Entries that follow belong to ``ledger``; ends the block at hand. A ledger may be gone back to.
 
-        In the index it counts as open, and has one entry more than its last id says, as with Pulsar, unless ``describe`` says
-        otherwise. ``InvalidArgument`` for a negative id.
+        ``info`` goes into the index, as by ``describe``; without it, or without ``entries`` in it, the ledger counts as open, and
+        ``entries`` is one more than the last id, as Pulsar does. ``InvalidArgument`` for a negative id or the info of another ledger.
         """
         if not 0 <= ledger < 1 << 63:
             raise InvalidArgument(f"ledger id {ledger}", argument="ledger")
+        if info is not None and info.ledger != ledger:
+            raise InvalidArgument(f"info of ledger {info.ledger} for ledger {ledger}", argument="info")
+        if info is not None:
+            encode_metadata(info)  # raises while nothing has changed
         self.cut()
         known = self._ledgers.setdefault(ledger, _Ledger(ledger))
+        known.info = info or known.info
         self._ledger, self._blocks, self._last = ledger, known.blocks, known.last_entry
 
     def describe(self, info: LedgerInfo) -> None:
@@ -315,10 +320,10 @@ class SegmentEncoder(BlockEncoder):
                 groups.append(LedgerGroup(ledger, info, encode_metadata(info), tuple(known.blocks)))
         return build_index(SegmentIndex(self._written, tuple(groups)))
 
-    def _account(self, first: int, last: int, entries: int, size: int) -> None:
-        super()._account(first, last, entries, size)
+    def _emit(self, *, final: bool) -> None:
+        super()._emit(final=final)
         if self._ledger is not None:
-            self._ledgers[self._ledger].last_entry = last
+            self._ledgers[self._ledger].last_entry = self._last
 
     def _block_length(self, used: int, *, final: bool) -> int:
         return max(self._block_min, used if final else used + self.reserved_bytes)

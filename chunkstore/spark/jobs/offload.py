@@ -1,35 +1,47 @@
-"""``jobs.offload``: files as ledgers of a topic (PIP-76 offload segments), written by executors.
+"""``jobs.offload``: files, or a frame's rows, as ledgers of a topic (PIP-76 offload segments), written by executors.
 
 Files go in parts of some GiB, each a commit: a job that was killed continues after the last stored part. What a job has done is compared
-with what it is asked for; anything but more files after those is refused."""
+with what it is asked for; anything but more files after those is refused. A frame is one commit."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypedDict, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.engine.owner import Owner, end_session
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
 from chunkstore.registry import Root, root_url
-from chunkstore.spark.chunks_out import Offloaded, Output, WritePlan, write_task
-from chunkstore.spark.committing import Job, commit, done_so_far, session_of
-from chunkstore.spark.jobs.running import OnSpark
+from chunkstore.spark.chunks_out import Content, Offloaded, Output, WritePlan, write_task
+from chunkstore.spark.committing import NOTHING, Job, Version, commit, done_so_far, session_of, something_else, was_done
+from chunkstore.spark.jobs.running import OnSpark, this_task
 from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
-from chunkstore.spark.once import NOTHING, Content, Version, something_else
 from chunkstore.spark.owners import OwnerClient
 from chunkstore.spark.runs import share
-from chunkstore.spark.write_options import Columns, parse_write_options
+from chunkstore.spark.write_options import LEDGER_KINDS, Columns, WriteOptions, check_columns, parse_write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["PART_BYTES", "SCHEMA", "SEGMENT_BYTES", "OffloadJob", "OffloadOptions", "OffloadedPart", "offload"]
+__all__ = [
+    "PART_BYTES",
+    "SCHEMA",
+    "SEGMENT_BYTES",
+    "FrameJob",
+    "OffloadJob",
+    "OffloadOptions",
+    "OffloadedPart",
+    "offload",
+]
 
 _LOG: Final = logging.getLogger("chunkstore.spark")
 SCHEMA: Final = "part long, state string, files long, first_ledger long, last_ledger long, entries long, size_bytes long, segments long"
@@ -45,7 +57,7 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 
 class OffloadedPart(NamedTuple):
     """What one commit made visible. ``state``: done; before, all that earlier runs have done, up to this part; planned, of a dry run, which
-    knows no entries of lines. ``size_bytes``: of the source. ``segments``: offload segments (planned: at least)."""
+    knows no entries of lines. ``size_bytes``: of the files, or of a planned frame. ``segments``: offload segments (planned: at least)."""
 
     part: int
     state: str
@@ -53,7 +65,7 @@ class OffloadedPart(NamedTuple):
     first_ledger: int | None
     last_ledger: int | None
     entries: int | None
-    size_bytes: int
+    size_bytes: int | None
     segments: int | None
 
 
@@ -61,7 +73,7 @@ class OffloadOptions(TypedDict, total=False):
     """The keyword arguments of ``offload``. ``entries``: what an entry is, ``lines`` (each file is a ledger) or ``files`` (all are one
     ledger). ``ledger``: the number of the first one. ``chunk_bytes``: of an offload segment; ``part_bytes``: of files that go into one
     commit, about. ``job``: the name under which the container remembers what is done; without one it is made of the files' names, lengths
-    and times, and of these arguments."""
+    and times, and of these arguments; a frame without one is not remembered."""
 
     container: str
     entries: str
@@ -91,25 +103,36 @@ class _Task(NamedTuple):
 
 def offload(
     spark: SparkSession,
-    source: str | Sequence[str],
+    source: DataFrame | str | Sequence[str],
     root: Root,
     topic: str,
     *,
+    order_by: str | None = None,
     dry_run: bool = False,
+    progress: Callable[[int], object] | None = None,
     **options: Unpack[OffloadOptions],
 ) -> DataFrame:
-    """Write files to ledgers of ``topic``. A frame with a row (``OffloadedPart``) for each commit.
+    """Write files, or a frame's rows, to ledgers of ``topic``. A frame with a row (``OffloadedPart``) for each commit.
 
-    ``source``: paths and URLs of files and directories. ``options``: see ``OffloadOptions``. ``dry_run``: how much there is; nothing is
-    asked or written. Under a ``job`` name of your own, files that come after those that are done are gone on with; other files, lengths
-    and times are refused.
+    ``source``: paths and URLs of files and directories; or a frame: with columns ``ledger``, ``entry``, ``payload`` as the sink takes
+    them, or with ``value`` (and no other column but ``order_by``), where each partition that has rows becomes a ledger. ``order_by``: sort
+    by that column; then ledgers and entries are in its order. ``options``: see ``OffloadOptions``. ``dry_run``: how much there is; nothing
+    is asked or written. ``progress``: is told of bytes of files. Under a ``job`` name of your own, files that come after those that are
+    done are gone on with; other files, lengths and times are refused; of a frame, whose rows no one compares, another topic or ``ledger``.
 
     Each part is atomic and durable. Raises ``InvalidArgument``, ``Conflict`` (a ledger is there already; a file changed; ``job`` has done
     something else; somebody else writes the topic), ``ContainerNotFound``, ``RootUnavailable``, ``OutcomeUnknown`` (no one answered),
-    ``StorageUnavailable`` (a file, too), ``StorageFull``, ``JobFailed``. Retry: safe, and goes on after the last part.
+    ``StorageUnavailable`` (a file, too), ``StorageFull``, ``JobFailed``. Retry: safe with files or a ``job``, and goes on after the last
+    part.
     """
-    job = OffloadJob(source, root, topic, **options)
-    parts = job.plan() if dry_run else job.run(OnSpark(spark, f"chunkstore offload {topic}"))
+    job: OffloadJob | FrameJob
+    if not isinstance(source, str | Sequence):
+        job = FrameJob(source, root, topic, order_by, **options)
+    elif order_by is not None:
+        raise InvalidArgument("files are in the order of their names; order_by is for frames", argument="order_by")
+    else:
+        job = OffloadJob(source, root, topic, **options)
+    parts = job.plan() if dry_run else job.run(OnSpark(spark, f"chunkstore offload {topic}", progress))
     return spark.createDataFrame(parts, SCHEMA)
 
 
@@ -118,14 +141,10 @@ class OffloadJob:
 
     def __init__(self, source: str | Sequence[str], root: Root, topic: str, **options: Unpack[OffloadOptions]) -> None:
         self._kind = options.get("entries", "lines")
-        ledger, part_bytes = options.get("ledger", 0), options.get("part_bytes", PART_BYTES)
-        given = {"path": root_url(root), "container": options.get("container", "default"), "topic": topic}
-        given["chunkBytes"] = str(options.get("chunk_bytes", SEGMENT_BYTES))
-        self._options = parse_write_options(given, streaming=False)
+        self._options, ledger = _parsed(root, topic, options)
+        part_bytes = options.get("part_bytes", PART_BYTES)
         if self._kind not in _KINDS:
             raise InvalidArgument(f"entries are lines or files, not {self._kind!r}", argument="entries")
-        if type(ledger) is not int or not 0 <= ledger <= _NUMBER_MAX - (1 << 32):
-            raise InvalidArgument(f"ledger must be a whole number from 0 on, not {ledger!r}", argument="ledger")
         if type(part_bytes) is not int or part_bytes < 1:
             text = f"part_bytes must be a number of bytes above 0, not {part_bytes!r}"
             raise InvalidArgument(text, argument="part_bytes")
@@ -164,7 +183,7 @@ class OffloadJob:
                 before = self._digests[count] if count else NOTHING
                 count += len(part)
                 version = Version(self._name, number, owner.uuid, before, self._digests[count])
-                done.append(_done(number, self._write(on, owner, version, part), part))
+                done.append(_done(number, self._write(on, owner, version, part), len(part), _size(part)))
         return done
 
     def _parts(self, items: Sequence[_Item]) -> list[Sequence[_Item]]:
@@ -188,36 +207,103 @@ class OffloadJob:
         return OffloadedPart(number, "planned", len(items), *ends, entries, size_bytes, count)
 
     def _write(self, on: OnSpark, owner: Owner, version: Version, part: Sequence[_Item]) -> list[_Written]:
-        """One part: a session, the tasks, and the commit that ends it. Whatever fails or is interrupted before, the session is ended."""
-        known = blake2b(repr((self._name, version.version)).encode(), digest_size=16)
-        session_id = session_of(owner, f"spark {known.hexdigest()}")
-        plan = WritePlan(self._options, Columns(None, ledgers=True), owner.uuid, session_id)
+        """One part: the tasks, and the commit of what they wrote."""
         sizes = [item.file.size_bytes for item in part]
         groups = [part[begin:end] for begin, end in share(sizes, max(4 * on.width, -(-sum(sizes) // _TASK_BYTES)))]
-        try:
+        with _session(owner, self._options, repr((self._name, version.version)).encode()) as plan:
             tasks = [_Task(plan, self._kind, group) for group in groups]
             written = on(_write_files, tasks, [_size(group) for group in groups])
-            commit(owner, version, Job(session_id, tuple(written)))
-        except BaseException:
-            try:
-                end_session(owner, session_id)
-            except ChunkstoreError as error:
-                text = f"session {session_id} could not be ended ({error.message}): run the same job again to continue"
-                _LOG.warning(text)
-            raise
+            commit(owner, version, Job(plan.session_id, tuple(written)))
         return written
+
+
+class FrameJob:
+    """A frame's rows that are to be offloaded, and how; see ``offload``. Raises ``InvalidArgument``."""
+
+    def __init__(
+        self, frame: DataFrame, root: Root, topic: str, order_by: str | None, **options: Unpack[OffloadOptions]
+    ) -> None:
+        self._options, ledger = _parsed(root, topic, options)
+        self._name = options.get("job")
+        plain = "value" in frame.columns
+        chosen = ["value"] if plain else list(LEDGER_KINDS)
+        ordered = [] if order_by is None else [order_by]
+        if set(frame.columns) != {*chosen, *ordered} or (ordered and not plain):
+            text = (
+                f"the frame has columns {', '.join(frame.columns)}: wanted are value (and what order_by names), or ledger, entry and "
+                "payload, in their order; drop the other columns"
+            )
+            raise InvalidArgument(text, argument="source")
+        kinds = dict(frame.dtypes)
+        if plain:
+            kinds = {"ledger": "bigint", "entry": "bigint", "payload": kinds["value"]}
+        check_columns(list(kinds.items()), self._options)
+        if ordered:
+            frame = frame.repartitionByRange(*ordered).sortWithinPartitions(*ordered)
+        self._frame = frame.select(*chosen)
+        self._first = ledger if plain else None
+        """The ledger of the first partition, where rows do not name theirs."""
+
+    def plan(self) -> list[OffloadedPart]:
+        """The parts of a dry run, which reads the frame."""
+        sums = f"coalesce(sum(octet_length({self._frame.columns[-1]})), 0) AS size"
+        row = self._frame.selectExpr("count(1) AS entries", sums).collect()[0]
+        count = -(-row.size // self._options.chunk_bytes)
+        return [OffloadedPart(0, "planned", 0, None, None, row.entries, row.size, count)]
+
+    def run(self, on: OnSpark) -> list[OffloadedPart]:
+        """Offload all of it, unless the job was done before. Raises as ``offload``."""
+        place = repr((self._options.target, "frame", self._first)).encode()
+        after = blake2b(place, digest_size=len(NOTHING)).digest()
+        with OwnerClient(self._options, claims=True) as owner:
+            version = Version(self._name, 0, owner.uuid, NOTHING, after)
+            if was_done(owner, version):
+                return [OffloadedPart(0, "before", 0, None, None, None, None, None)]
+            known = runtime.token(16) if self._name is None else repr((self._name, 0)).encode()
+            with _session(owner, self._options, known) as plan:
+                if self._name is None:
+                    version = version._replace(version=plan.session_id)
+                frame = self._frame.mapInArrow(partial(_write_rows, plan, self._first), "message binary")
+                written: list[_Written] = [pickle.loads(row.message) for row in on.collect(frame)]  # noqa: S301  (of our own tasks)
+                commit(owner, version, Job(plan.session_id, tuple(written)))
+        return [_done(0, written, 0, None)]
+
+
+def _parsed(root: Root, topic: str, options: OffloadOptions) -> tuple[WriteOptions, int]:
+    """Where to, and the number of the first ledger. Raises ``InvalidArgument``."""
+    given = {"path": root_url(root), "container": options.get("container", "default"), "topic": topic}
+    given["chunkBytes"] = str(options.get("chunk_bytes", SEGMENT_BYTES))
+    ledger = options.get("ledger", 0)
+    if type(ledger) is not int or not 0 <= ledger <= _NUMBER_MAX - (1 << 32):
+        raise InvalidArgument(f"ledger must be a whole number from 0 on, not {ledger!r}", argument="ledger")
+    return parse_write_options(given, streaming=False), ledger
+
+
+@contextmanager
+def _session(owner: Owner, options: WriteOptions, known: bytes) -> Iterator[WritePlan]:
+    """A session whose commit ends it. Whatever fails or is interrupted before, it is ended."""
+    session_id = session_of(owner, f"spark {blake2b(known, digest_size=16).hexdigest()}")
+    try:
+        yield WritePlan(options, Columns(None, ledgers=True), owner.uuid, session_id)
+    except BaseException:
+        try:
+            end_session(owner, session_id)
+        except ChunkstoreError as error:
+            text = f"session {session_id} could not be ended ({error.message}): run the same job again to continue"
+            _LOG.warning(text)
+        raise
 
 
 def _size(items: Sequence[_Item]) -> int:
     return sum(item.file.size_bytes for item in items)
 
 
-def _done(number: int, written: Sequence[_Written], items: Sequence[_Item]) -> OffloadedPart:
+def _done(number: int, written: Sequence[_Written], files: int, size_bytes: int | None) -> OffloadedPart:
     outputs = [item for one in written for item in one if isinstance(item, Offloaded)]
     ledgers = sorted(entries.ledger for item in outputs for entries in item.context.ranges)
     first, last = (ledgers[0], ledgers[-1]) if ledgers else (None, None)
     count = sum(item.rows for one in written for item in one if isinstance(item, Content))
-    return OffloadedPart(number, "done", len(items), first, last, count, _size(items), len(outputs))
+    return OffloadedPart(number, "done", files, first, last, count, size_bytes, len(outputs))
 
 
 # ---- on executors
@@ -235,11 +321,30 @@ def _entries_of(item: _Item, kind: str) -> Iterator[pa.RecordBatch]:
         system, inner = open_system(file.url)
         with system.open_input_stream(inner, compression=None) as stream:
             for payload in _lines_of(stream, file) if kind == "lines" else _whole(stream, file):
-                count = len(payload)
-                ledgers = pa.repeat(pa.scalar(item.ledger, pa.int64()), count)
-                entries = pa.array(range(entry, entry + count), pa.int64())
-                yield pa.record_batch([ledgers, entries, payload], names=["ledger", "entry", "payload"])
-                entry += count
+                yield _batch(item.ledger, entry, payload)
+                entry += len(payload)
+
+
+def _batch(ledger: int, entry: int, payload: pa.Array) -> pa.RecordBatch:
+    count = len(payload)
+    ledgers = pa.repeat(pa.scalar(ledger, pa.int64()), count)
+    entries = pa.array(range(entry, entry + count), pa.int64())
+    return pa.record_batch([ledgers, entries, payload], names=["ledger", "entry", "payload"])
+
+
+def _write_rows(plan: WritePlan, first: int | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One task of a frame; what it wrote is its one row. ``first``: the ledger of the first partition. Raises as ``write_task``."""
+    task = this_task()
+    rows = batches if first is None else _numbered(batches, first + task.partitionId())
+    message = pickle.dumps(tuple(write_task(rows, plan, task.taskAttemptId())))
+    yield pa.record_batch([pa.array([message], pa.binary())], names=["message"])
+
+
+def _numbered(batches: Iterable[pa.RecordBatch], ledger: int) -> Iterator[pa.RecordBatch]:
+    entry = 0
+    for batch in batches:
+        yield _batch(ledger, entry, batch.column("value"))
+        entry += batch.num_rows
 
 
 def _whole(stream: Any, file: SourceFile) -> Iterator[pa.Array]:

@@ -17,9 +17,10 @@ from chunkstore.spark.errors import annotated, original_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["JobFailed", "OnSpark", "session_on"]
+__all__ = ["JobFailed", "OnSpark", "session_on", "this_task"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,12 +60,12 @@ class OnSpark:
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
         pickled = [pickle.dumps(task) for task in tasks]
         frame = numbers.mapInArrow(_called(call, pickled), "number long, result binary")
-        rows = self._collect(frame, sum(sizes), len(tasks))
+        rows = self.collect(frame, sum(sizes), len(tasks))
         found: dict[int, Any] = {row.number: pickle.loads(row.result) for row in rows}  # noqa: S301  (of our own tasks)
         return [found[number] for number in range(len(tasks))]
 
-    def _collect(self, frame: DataFrame, total_bytes: int, tasks: int) -> list[Any]:
-        """The frame's rows; where the driver is interrupted meanwhile the tasks are cancelled."""
+    def collect(self, frame: DataFrame, total_bytes: int = 0, tasks: int = 1) -> list[Any]:
+        """The frame's rows; where the driver is interrupted meanwhile the tasks are cancelled. Raises as a call."""
         from pyspark import inheritable_thread_target
 
         spark, tag = self._spark, f"chunkstore-{runtime.token(8).hex()}"
@@ -116,21 +117,28 @@ def _called(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        from pyspark import TaskContext
 
-        from chunkstore.spark.tasks import settle_process
-
-        settle_process()
-        context = TaskContext.get()
-        assert context is not None
+        task = this_task()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 with annotated(task=number):
-                    result = call(pickle.loads(pickled[number]), context.taskAttemptId())  # noqa: S301  (the driver's)
+                    result = call(pickle.loads(pickled[number]), task.taskAttemptId())  # noqa: S301  (the driver's)
                 columns = [pa.array([number], pa.int64()), pa.array([pickle.dumps(result)], pa.binary())]
                 yield pa.record_batch(columns, names=["number", "result"])
 
     return run
+
+
+def this_task() -> TaskContext:
+    """The task that runs in this process of an executor."""
+    from pyspark import TaskContext
+
+    from chunkstore.spark.batches import settle_process
+
+    settle_process()
+    context = TaskContext.get()
+    assert context is not None
+    return context
 
 
 @contextmanager
