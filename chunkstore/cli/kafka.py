@@ -170,6 +170,9 @@ def tier(
     *,
     topics: Topics = None,
     watch: Annotated[bool, flag("Repeat every 10 s until interrupted.")] = False,
+    whole: Annotated[
+        bool, flag("Of a stopped broker: everything it needs to start from a restored directory.", "--all")
+    ] = False,
     here: access.Owning,
 ) -> None:
     """Copy a broker's rolled segments into a container, which is created if it does not exist."""
@@ -185,7 +188,7 @@ def tier(
         return True
 
     with here.owner(root, create=True) as store:
-        done = tier(log_dir, store, topics, watch=watched if watch else None)
+        done = tier(log_dir, store, topics, watch=watched if watch else None, whole=whole)
     show(done)
 
 

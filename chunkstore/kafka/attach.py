@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
+from hashlib import sha256
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from chunkstore.codec.kafka import indexes
@@ -21,7 +23,7 @@ from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.kafka import folders, model
 from chunkstore.kafka import tier as copies
 from chunkstore.kafka.bucket import KafkaBucket
-from chunkstore.kafka.lineage import Piece, resolve, transactions_of
+from chunkstore.kafka.lineage import Piece, resolve, runs, transactions_of
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.sources import LogDirectory, SegmentSource, translated
 from chunkstore.kafka.storage import RemoteStorageManager
@@ -57,7 +59,8 @@ class _Partition(NamedTuple):
     def identity(self, piece: Piece) -> model.RemoteLogSegmentId:
         """The segment's own id, so that another run finds it; a log directory has none."""
         segment = piece.segment
-        own = parse_uuid(segment.uuid, object=segment.name) if segment.uuid else copies.made_id(segment, -1)
+        made = sha256(repr(segment[:5]).encode()).digest()[:16]  # topic, id, partition, offsets
+        own = parse_uuid(segment.uuid, object=segment.name) if segment.uuid else made
         return model.RemoteLogSegmentId(self.partition, own)
 
 
@@ -83,7 +86,7 @@ def attach(
     if (topic_ids is None) == (log_dir is None):
         raise InvalidArgument("name a log directory of the fresh cluster, or its topic ids", argument="log_dir")
     if log_dir is not None:
-        folders.require_clean_stop(log_dir)
+        folders.clean_stop(log_dir)
         folders.put_back(log_dir)
     notes: dict[str, None] = {}
     found = [*_partitions(tier.source, topics, topic_ids or {}, log_dir, notes)]
@@ -128,25 +131,25 @@ def _partitions(
             notes[f"{name} is not attached: no finished segment, or no id in the fresh cluster"] = None
             continue
         partition = model.TopicIdPartition(parse_uuid(new, object=f"the id of {name}"), *place)
-        runs = [*_runs(source, pieces)]
-        for stop, after, going in runs:
-            for producer, first in going.items():
+        going: dict[int, Mapping[int, int]] = {}
+        for run, after in zip_longest(found := runs(pieces), found[1:]):
+            stop = run[-1].stop
+            going[stop] = transactions_of(source, run)[0].open
+            for producer, first in going[stop].items():
                 notes[f"{name}: the transaction of producer {producer} at offset {first} has no end: aborted"] = None
-            notes[f"{name}: offsets from {stop} {'on' if after is None else f'to {after - 1}'} are not here"] = None
+            notes[f"{name}: offsets from {stop} {f'to {after[0].start - 1}' if after else 'on'} are not here"] = None
         lineage = _lineage(source, pieces)
         kept = b"" if fresh is None else _kept(os.path.join(str(log_dir), name), fresh[place][1], lineage[-1].epoch)
-        yield _Partition(
-            partition, max(start, pieces[0].start), pieces, lineage, {stop: going for stop, _, going in runs}, kept
-        )
+        yield _Partition(partition, max(start, pieces[0].start), pieces, lineage, going, kept)
 
 
 def _fresh(log_dir: str) -> dict[tuple[str, int], tuple[str, int]]:
     """The topic id and the last leader epoch of each partition in a log directory."""
     found = {}
-    with closing(LogDirectory(log_dir)) as directory:
-        for each in directory.listing().segments:
-            epochs = directory.leader_epochs(each)
-            found[each.topic, each.partition] = each.topic_id, epochs[-1].epoch if epochs else -1
+    directory = LogDirectory(log_dir)
+    for each in directory.listing().segments:
+        epochs = directory.leader_epochs(each)
+        found[each.topic, each.partition] = each.topic_id, epochs[-1].epoch if epochs else -1
     return found
 
 
@@ -165,16 +168,6 @@ def _lineage(source: SegmentSource, pieces: list[Piece]) -> list[LeaderEpoch]:
         epochs = segment.epochs or source.leader_epochs(segment) or [LeaderEpoch(0, 0)]
         found += [each for each in epochs if each.start_offset < stop and (not found or each.epoch > found[-1].epoch)]
     return found
-
-
-def _runs(source: SegmentSource, pieces: list[Piece]) -> Iterator[tuple[int, int | None, Mapping[int, int]]]:
-    """Where each run without a gap ends, where the next one begins, and the transactions that are open at its end."""
-    begin = 0
-    for number, piece in enumerate(pieces, 1):
-        after = pieces[number].start if number < len(pieces) else None
-        if after != piece.stop:
-            yield piece.stop, after, transactions_of(source, pieces[begin:number])[0].open
-            begin = number
 
 
 def _finished(manager: RemoteLogMetadataManager, each: _Partition, last: bool) -> Iterator[model.RemoteLogSegmentId]:
@@ -235,8 +228,7 @@ def _put_folder(log_dir: str, each: _Partition) -> None:
 
 def _put_log_starts(log_dir: str, found: list[_Partition]) -> None:
     name = "log-start-offset-checkpoint"
-    with closing(LogDirectory(log_dir)) as directory:
-        starts = directory.checkpoint(name)
+    starts = LogDirectory(log_dir).checkpoint(name)
     starts |= {(each.partition.topic, each.partition.partition): each.start for each in found}
     staging, rows = folders.staged(log_dir), [TopicOffset(*place, start) for place, start in starts.items()]
     folders.write_file(staging, name, write_checkpoint(rows))

@@ -1,7 +1,7 @@
 """A container as a source of segments: what ``RemoteStorageManager`` stored in it, read at a replica or its owner.
 
 Promises: only whole copies are listed; where the container has a metadata manager's rows, these say which segments count, else leader
-epochs and higher ends do. Nothing is changed. Leaves out: copies under way.
+epochs and higher ends do. Nothing is changed. Leaves out: copies under way, which ``copies_under_way`` lists.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ class ContainerSource(SegmentSource):
     """What ``store`` has. Raises as reads of tables and segments do, ``Damaged`` of a row."""
 
     def __init__(self, store: ChunkedSegmentStorage | Replica, url: str) -> None:
-        super().__init__(url, store.close)
+        super().__init__(url)
         self._store, self._stored, self._metadata = store, RemoteStorageReader(store), RemoteLogMetadataReader(store)
         table = store.table(rows.NAMESPACE)
         self.stated: bool = next(table.scan(after=b"\0\xff"), None) is not None
         self.lineage = "the metadata manager" if self.stated else "leader epochs and higher ends"
+
+    def close(self) -> None:
+        self._store.close()
 
     def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
         found, places = Listing(), set[TopicIdPartition]()

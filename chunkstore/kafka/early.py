@@ -60,12 +60,9 @@ class RemoteLogMetadataManager:
         """Record an entry, before its copy and after. Durable. What is created keeps its offsets and epoch (``InvalidArgument``)."""
         require(metadata.remote_log_segment_id == identity, "metadata", "of this id")
         check_int(metadata.leader_epoch, "leader_epoch", EPOCH_MAX)
-        known, epochs = self._id(identity), {metadata.leader_epoch: metadata.start_offset}
-        place, context = (
-            (metadata.start_offset, metadata.end_offset, -1, -1, -1, 0),
-            metadata.remote_log_segment_context,
-        )
-        begun = model.RemoteLogSegmentMetadata(known, *place, epochs, context)
+        known, start, end = self._id(identity), metadata.start_offset, metadata.end_offset
+        epochs, context = {metadata.leader_epoch: start}, metadata.remote_log_segment_context
+        begun = model.RemoteLogSegmentMetadata(known, start, end, -1, -1, -1, 0, epochs, context)
         stored, partition = self.get_remote_log_segment_metadata(identity), known.topic_id_partition
         if not self._final.is_ready(partition):
             self._final.on_partition_leadership_changes((), (partition,))
@@ -75,7 +72,7 @@ class RemoteLogMetadataManager:
         else:
             self._final.add_remote_log_segment_metadata(begun, token=self._final.token(partition)).result()
         if metadata.created:
-            self._move(identity, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, metadata.remote_log_segment_context)
+            self._move(identity, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, context)
 
     def delete_remote_log_segment_metadata(self, identity: RemoteLogSegmentId) -> None:
         """Remove the entry of a copy that failed, or of a segment that is deleted; none: no change. Durable."""

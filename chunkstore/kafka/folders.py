@@ -14,13 +14,24 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from chunkstore.checksum import BytesLike
 from chunkstore.codec.kafka.names import parse_segment_file
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
 from chunkstore.errors import InvalidArgument
 from chunkstore.kafka.sources import translated
 
-__all__ = ["kept_metadata", "locked", "put_back", "put_in_place", "require_clean_stop", "staged", "write_file"]
+__all__ = [
+    "clean_stop",
+    "kept_metadata",
+    "locked",
+    "pieces_of",
+    "put_back",
+    "put_file",
+    "put_in_place",
+    "staged",
+    "write_file",
+]
 
 _STAGING: Final = ".chunkstore-restore"
 _ASIDE: Final = ".chunkstore-old"
@@ -30,19 +41,21 @@ _held: Final[dict[str, object]] = {}
 """Locks that are held here: those of the file system exclude processes, not threads."""
 
 
-def require_clean_stop(log_dir: str) -> None:
-    """Raise ``InvalidArgument`` if the broker of a log directory runs, or did not stop cleanly."""
+def clean_stop(log_dir: str) -> bytes:
+    """The mark of the broker's last clean stop. Raises ``InvalidArgument``: it runs, or did not stop cleanly."""
     lock, mark = os.path.join(log_dir, ".lock"), os.path.join(log_dir, ".kafka_cleanshutdown")
     with translated(log_dir):
         try:
             if os.path.exists(lock):  # a clean stop removes it
                 with open(lock, "rb") as file:
                     fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with open(mark, "rb") as file:
+                return file.read(4096)
         except BlockingIOError as error:
             raise InvalidArgument(f"a broker holds {lock}: stop it", argument="log_dir") from error
-    if not os.path.exists(mark):
-        text = f"{mark} is missing: the broker did not stop cleanly; start it and stop it"
-        raise InvalidArgument(text, argument="log_dir")
+        except FileNotFoundError as error:
+            text = f"{mark} is missing: the broker did not stop cleanly; start it and stop it"
+            raise InvalidArgument(text, argument="log_dir") from error
 
 
 @contextmanager
@@ -102,11 +115,24 @@ def put_in_place(log_dir: str, folder: str, *, replaced: bool) -> None:
             os.mkdir(aside)
             os.rename(target, os.path.join(aside, folder))
         os.rename(os.path.join(log_dir, _STAGING), target)  # fails where files are in it
-        for path in (target, log_dir):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            os.fsync(descriptor)
-            os.close(descriptor)
+        _sync(target, log_dir)
     put_back(log_dir)
+
+
+def put_file(log_dir: str, name: str, data: DataSource | bytes) -> None:
+    """Write a new file of the directory, or of a folder in it, which is made; both names are on disk, too."""
+    folder = os.path.dirname(os.path.join(log_dir, name))
+    with translated(folder):
+        os.makedirs(folder, exist_ok=True)
+        write_file(log_dir, name, data)
+        _sync(folder, log_dir)
+
+
+def _sync(*folders: str) -> None:
+    for path in folders:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(descriptor)
+        os.close(descriptor)
 
 
 def put_back(log_dir: str) -> None:
@@ -123,15 +149,16 @@ def put_back(log_dir: str) -> None:
             os.rmdir(aside)
 
 
+def pieces_of(data: DataSource) -> Iterator[BytesLike]:
+    """All of its bytes, in pieces."""
+    return (read_exactly(data, at, min(_PIECE_BYTES, data.length - at)) for at in range(0, data.length, _PIECE_BYTES))
+
+
 def write_file(folder: str, name: str, data: DataSource | bytes) -> int:
     """Write a new file, and have it on disk; returns its bytes."""
     path = os.path.join(folder, name)
     with translated(path), open(path, "xb") as file:
-        if isinstance(data, bytes):
-            file.write(data)
-        else:
-            pieces = range(0, data.length, _PIECE_BYTES)
-            file.writelines(read_exactly(data, at, min(_PIECE_BYTES, data.length - at)) for at in pieces)
+        file.writelines([data] if isinstance(data, bytes) else pieces_of(data))
         file.flush()
         os.fsync(file.fileno())
         return file.tell()

@@ -8,19 +8,22 @@ tells of, and transactions whose records are all outside of the pieces.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from chunkstore.codec.kafka.batches import OFFSET_MAX, Batch, ReadOptions, iter_batches
 from chunkstore.codec.kafka.indexes import AbortedTransaction, read_producer_snapshot, read_transaction_index
 from chunkstore.codec.kafka.records import Transactions, scan_transactions
-from chunkstore.codec.kafka.remote_metadata import MetadataRecord, PartitionDeleteState, RecordKind, SegmentState
+from chunkstore.codec.kafka.remote_metadata import (
+    NEXT_STATES,
+    MetadataRecord,
+    PartitionDeleteState,
+    RecordKind,
+    SegmentState,
+)
 from chunkstore.errors import Conflict, Damaged
 from chunkstore.kafka.sources import Segment, SegmentSource
 
-__all__ = ["Piece", "apply_records", "first_open", "open_after", "resolve", "resolved", "transactions_of"]
-
-_NEXT: Final = {0: (0, 1, 2), 1: (1, 2), 2: (2, 3), 3: (3,)}
-"""States that may follow each one; a broker drops records that say otherwise."""
+__all__ = ["Piece", "apply_records", "first_open", "open_after", "resolve", "resolved", "runs", "transactions_of"]
 
 
 class Piece(NamedTuple):
@@ -43,7 +46,11 @@ def apply_records(records: Iterable[MetadataRecord]) -> dict[bytes, MetadataReco
         elif record.kind == RecordKind.SEGMENT_METADATA:
             if old is None or old.state == SegmentState.COPY_SEGMENT_STARTED:
                 found[record.segment_id] = record
-        elif record.kind == RecordKind.SEGMENT_METADATA_UPDATE and old is not None and record.state in _NEXT[old.state]:
+        elif (
+            record.kind == RecordKind.SEGMENT_METADATA_UPDATE
+            and old is not None
+            and record.state in NEXT_STATES[old.state]
+        ):
             found[record.segment_id] = old._replace(
                 state=record.state, broker_id=record.broker_id, event_timestamp_ms=record.event_timestamp_ms,
                 custom_metadata=record.custom_metadata,
@@ -82,24 +89,32 @@ def _newness(segment: Segment) -> tuple[int, int, int, str]:
     return epoch, segment.end_offset, -segment.start_offset, segment.uuid
 
 
+def runs(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """The pieces of a partition, those without a gap between them together."""
+    found: list[list[Piece]] = []
+    for piece in pieces:
+        if found and found[-1][-1].stop == piece.start:
+            found[-1].append(piece)
+        else:
+            found.append([piece])
+    return found
+
+
 def transactions_of(source: SegmentSource, pieces: Sequence[Piece]) -> tuple[Transactions, list[str]]:
     """How the transactions with records in ``pieces`` ended, and what is withheld. Raises what ``source`` raises, ``Damaged``."""
     aborted: list[AbortedTransaction] = []
     notes: list[str] = []
     going: dict[int, int] = {}
-    begin = 0
-    for number, piece in enumerate(pieces, 1):
-        if number < len(pieces) and pieces[number].start == piece.stop:
-            continue
-        found, going = _run(source, pieces[begin:number])
+    for run in runs(pieces):
+        found, going = _run(source, run)
         aborted += found
-        begin = number
+        last = run[-1]
         for producer, first in going.items():
-            whose = "its" if number < len(pieces) else "all"
+            whose = "all" if last is pieces[-1] else "its"
             text = f"a transaction of producer {producer} has no end here: {whose} records from offset {first} on are left out"
-            notes.append(f"{piece.segment.topic}-{piece.segment.partition}: {text}")
-            if number < len(pieces):
-                aborted.append(AbortedTransaction(producer, first, piece.stop - 1))
+            notes.append(f"{last.segment.topic}-{last.segment.partition}: {text}")
+            if last is not pieces[-1]:
+                aborted.append(AbortedTransaction(producer, first, last.stop - 1))
     return Transactions(tuple(aborted), min(going.values(), default=None), going), notes
 
 

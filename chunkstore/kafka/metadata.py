@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.changes import TableDelete, TablePut
+from chunkstore.codec.kafka.remote_metadata import NEXT_STATES
 from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, Conflict
@@ -28,7 +29,6 @@ __all__ = ["RemoteLogMetadataManager", "RemoteLogMetadataReader"]
 _MODES: Final = {"strict": 1, "kafka-exact": 2}
 _ROWS_MAX: Final = 4096
 _STARTED, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
-_NEXT: Final = {None: (_STARTED,), _STARTED: (0, 1, 2), _FINISHED: (1, 2), _DELETING: (2, 3), _DELETED: ()}
 _GONE: Final = model.RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 
 Rows: TypeAlias = dict[bytes, bytes | None]
@@ -38,7 +38,7 @@ Update: TypeAlias = model.RemoteLogSegmentMetadataUpdate
 Future: TypeAlias = runtime.Future[None]
 Change: TypeAlias = Callable[[Segment | None], Rows]
 Planned: TypeAlias = tuple[PartitionRow, Rows] | None
-Plan: TypeAlias = Callable[[TopicIdPartition, PartitionRow], Planned]
+Plan: TypeAlias = Callable[[PartitionRow], Planned]
 
 
 class RemoteLogMetadataReader:
@@ -156,12 +156,12 @@ class RemoteLogMetadataReader:
             raise model.RemoteResourceNotFoundException(str(identity))
         return found
 
-    def _row(self, partition: TopicIdPartition) -> rows.PartitionRow | None:
+    def _stored_row(self, partition: TopicIdPartition) -> PartitionRow | None:
         row = self._table.get(rows.partition_key(partition) + rows.PARTITION)
         return None if row is None else rows.decode_partition(row)
 
-    def _known(self, partition: TopicIdPartition) -> rows.PartitionRow:
-        found = self._row(partition)
+    def _known(self, partition: TopicIdPartition) -> PartitionRow:
+        found = self._stored_row(partition)
         if found is None or found.deletion == model.RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
             raise model.RemoteResourceNotFoundException(f"partition {partition}")
         return found
@@ -217,28 +217,27 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
         """Record the first offset that consumers get, before what is below it is deleted. It never goes down."""
         check_int(offset, "offset", OFFSET_MAX)
 
-        def plan(_: TopicIdPartition, known: PartitionRow) -> Planned:
-            self._check_token(partition, known, token)
+        def plan(known: PartitionRow) -> Planned:
             key = rows.partition_key(partition) + rows.LOG_START
             return (known, {key: rows.pack(offset)}) if offset > self.log_start(partition) else None
 
-        return self._future(partition, plan)
+        return self._future(partition, token, plan)
 
     def put_remote_partition_delete_metadata(
         self, metadata: model.RemotePartitionDeleteMetadata, *, token: int | None = None
     ) -> Future:
         """Record a step of a partition's deletion. DELETE_PARTITION_FINISHED forgets all of it, in several commits if it is large."""
         require(isinstance(metadata, model.RemotePartitionDeleteMetadata), "metadata", "of a partition's deletion")
+        partition = metadata.topic_id_partition
 
-        def plan(partition: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows]:
-            self._check_token(partition, known, token)
+        def plan(known: PartitionRow) -> Planned:
             if self._strict and metadata.state - known.deletion not in (0, 1):
                 current = f"in deletion state {known.deletion}"
                 raise model.IllegalTransition(f"partition {partition}", current, metadata.state.name)
             changed = self._all_but_few(partition) if metadata.state == _GONE else {}
             return known._replace(deletion=int(metadata.state)), changed
 
-        return self._future(metadata.topic_id_partition, plan)
+        return self._future(partition, token, plan)
 
     def on_partition_leadership_changes(
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition] = ()
@@ -277,40 +276,46 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
     def _event(
         self, identity: model.RemoteLogSegmentId, target: model.RemoteLogSegmentState, token: int | None, change: Change
     ) -> Future:
-        def plan(partition: TopicIdPartition, known: PartitionRow) -> Planned:
-            self._check_token(partition, known, token)
+        def plan(known: PartitionRow) -> Planned:
             stored = self.remote_log_segment(identity)
             state = None if stored is None else stored.state
-            if target in _NEXT[state] or stored is None:
+            if target in NEXT_STATES[state] or stored is None:
                 return known, change(stored)
             if self._strict:
                 raise model.IllegalTransition(str(identity), stored.state.name, target.name)
             return None
 
-        return self._future(identity.topic_id_partition, plan)
+        return self._future(identity.topic_id_partition, token, plan)
 
-    def _future(self, partition: TopicIdPartition, plan: Plan) -> Future:
-        def usable(_: TopicIdPartition, known: PartitionRow) -> Planned:
+    def _future(self, partition: TopicIdPartition, token: int | None, plan: Plan) -> Future:
+        """What is planned, as an event of the partition's leader, which has ``token``."""
+
+        def fenced(_: TopicIdPartition, known: PartitionRow) -> Planned:
             if not known.version or known.deletion == _GONE:
                 raise model.RemoteResourceNotFoundException(f"partition {partition}")
             self._check_mode(partition, known)
-            return plan(partition, known)
+            if self._strict and token != known.token:
+                require(type(token) is int, "token", "the leader's: mode strict needs it")
+                raise model.LeaderFenced(str(partition), token or 0, known.token)
+            return plan(known)
 
         future: Future = runtime.future()
         try:
-            self._commit([partition], usable)
+            self._commit([partition], fenced)
             future.set_result(None)
         except ChunkstoreError as error:
             future.set_exception(error)
         return future
 
-    def _commit(self, partitions: Collection[TopicIdPartition], plan: Plan) -> None:
+    def _commit(
+        self, partitions: Collection[TopicIdPartition], plan: Callable[[TopicIdPartition, PartitionRow], Planned]
+    ) -> None:
         """One commit of what is planned for each partition, planned anew as often as another event came first."""
         while True:
             changes: list[TablePut | TableDelete] = []
             for partition in partitions:
                 self._check(partition)
-                planned = plan(partition, self._row(partition) or PartitionRow(self._mode))
+                planned = plan(partition, self._stored_row(partition) or PartitionRow(self._mode))
                 if planned is None:
                     continue
                 made, changed = planned
@@ -326,11 +331,6 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
                 return
             except Conflict:
                 continue
-
-    def _check_token(self, partition: TopicIdPartition, known: PartitionRow, token: int | None) -> None:
-        if self._strict and token != known.token:
-            require(type(token) is int, "token", "the leader's: mode strict needs it")
-            raise model.LeaderFenced(str(partition), token or 0, known.token)
 
     def _check_mode(self, partition: TopicIdPartition, known: PartitionRow) -> None:
         require(known.mode == self._mode, "mode", f"the other one: the rows of partition {partition} are kept in it")

@@ -111,9 +111,7 @@ class _Checked:
         for name in self.__slots__:
             value = getattr(self, name)
             if name in _RANGES:
-                most, least = _RANGES[name]
-                if type(value) is not int or not least <= value <= most:  # as check_int: every look-up passes here
-                    check_int(value, name, most, least)
+                check_int(value, name, *_RANGES[name])
             elif name in ("topic_id", "id"):
                 require(type(value) is bytes and len(value) == 16, name, "16 bytes")
             elif name == "state":

@@ -6,10 +6,10 @@ of it. Segments of other lineages are passed over. Leaves out: reading metadata,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from chunkstore.codec.kafka.batches import OFFSET_MAX
 from chunkstore.kafka.model import (
@@ -21,7 +21,7 @@ from chunkstore.kafka.model import (
 )
 
 __all__ = [
-    "Expiry", "LogState", "RemoteLogManagerConfig", "choose", "filtered_epochs", "within_lineage",
+    "Expiry", "LogState", "RemoteLogManagerConfig", "choose", "filtered_epochs", "find_copied_offset", "within_lineage",
 ]  # fmt: skip
 
 _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
@@ -29,11 +29,13 @@ _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogManagerConfig:
-    """Retention in bytes and milliseconds, as Kafka's; -1: none. Pauses in seconds. Raises ``InvalidArgument``."""
+    """Limits, as Kafka's; -1: none. ``on_leadership_lost``: "cancel" a copy that goes on, or "finish" it. Raises ``InvalidArgument``."""
 
     broker_id: int = 0
     retention_bytes: int = -1
     retention_ms: int = -1
+    custom_metadata_bytes_max: int = 128
+    on_leadership_lost: Literal["cancel", "finish"] = "cancel"
     interval_s: float = 30.0
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
@@ -41,6 +43,7 @@ class RemoteLogManagerConfig:
     def __post_init__(self) -> None:
         for name in ("retention_bytes", "retention_ms"):
             check_int(getattr(self, name), name, OFFSET_MAX, -1)
+        require(self.on_leadership_lost in ("cancel", "finish"), "on_leadership_lost", "'cancel' or 'finish'")
         require(0 < self.backoff_s <= self.backoff_max_s, "backoff_s", "more than 0, at most backoff_max_s")
         require(self.interval_s > 0, "interval_s", "more than 0")
 
@@ -77,6 +80,19 @@ def within_lineage(item: RemoteLogSegmentMetadata, end: int, lineage: Mapping[in
     if kept[1:] != epochs[at + 1 : at + len(kept)] or (at and kept[0][1] < epochs[at][1]):
         return False
     return item.end_offset < min(end, *(begin for _, begin in [*epochs[at + len(kept) :], (0, end)][:1]))
+
+
+def find_copied_offset(epochs: Iterable[tuple[int, int]], end: int, highest: Callable[[int], int | None]) -> tuple[int, int]:  # fmt: skip
+    """The last offset that is in the tier, and its epoch; (-1, -1): none. An unclean election may have cut what was copied.
+
+    ``epochs``: the log's, ascending; ``end``: the offset after its last; ``highest``: of an epoch in the tier.
+    """
+    stop = end
+    for epoch, begin in reversed([*epochs]):
+        if (found := highest(epoch)) is not None:
+            return min(stop - 1, found), epoch
+        stop = begin
+    return -1, -1
 
 
 def choose(

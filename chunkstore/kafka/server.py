@@ -22,6 +22,7 @@ from struct import pack
 from typing import Any, Final, NamedTuple, Self
 
 from chunkstore import errors, runtime
+from chunkstore.codec.kafka.manifest import IndexType
 from chunkstore.codec.sources import DataSource
 from chunkstore.config import MIB
 from chunkstore.deadline import Deadline, until
@@ -29,7 +30,7 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.kafka import model, wire
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.model import require
-from chunkstore.kafka.storage import IndexType, LogSegmentData, RemoteStorageManager
+from chunkstore.kafka.storage import LogSegmentData, RemoteStorageManager
 from chunkstore.kafka.wire import Operation, Status
 
 __all__ = ["KafkaServer", "Listener", "listening"]
@@ -275,7 +276,7 @@ class _Peer:
     def send(self, body: bytes) -> None:
         """A frame. Raises ``OSError``."""
         self.socket.settimeout(self._stall_s)
-        self.socket.sendall(wire.frame_head(body) + body)
+        self.socket.sendall(wire.frame(body))
 
     def shut(self, how: int) -> None:
         with suppress(OSError):

@@ -54,7 +54,7 @@ __all__ = [
 SMALL_FILE_BYTES_MAX: Final = 64 * MIB
 """Longest index, checkpoint or snapshot that is read."""
 _RAFT_TOPIC: Final = "__cluster_metadata"
-INDEX_FILES: Final = {"offset": "index", "timestamp": "timeindex", "transaction": "txnindex"}
+_SUFFIXES: Final = {"offset": "index", "timestamp": "timeindex", "transaction": "txnindex"}
 
 
 States: TypeAlias = Mapping[bytes, MetadataRecord]
@@ -115,16 +115,18 @@ class Listing:
 
 
 class SegmentSource(ABC):
-    """Segments in one place, ``url``. Every call raises what the bucket, or the container, raises. ``close`` releases it."""
+    """Segments in one place, ``url``. Every call raises what the bucket, or the container, raises."""
 
     lineage: str
     """What chose the segments: "the metadata log", "the metadata manager", "leader epochs and higher ends", "the log directory"."""
     stated = False
     """Whether only segments in state COPY_SEGMENT_FINISHED count."""
 
-    def __init__(self, url: str, close: Callable[[], None]) -> None:
+    def __init__(self, url: str) -> None:
         self.url: str = url
-        self.close: Callable[[], None] = close
+
+    def close(self) -> None:  # noqa: B027  (a directory holds nothing)
+        """Release it."""
 
     def finished(self, segments: list[Segment]) -> list[Segment]:
         """Those that count, as far as states say."""
@@ -141,7 +143,7 @@ class SegmentSource(ABC):
 
     @abstractmethod
     def index(self, segment: Segment, name: str) -> bytes | None:
-        """One of ``INDEX_NAMES``; the producer snapshot is that *after* the segment. None: there is none. Raises as ``log``."""
+        """One of ``IndexType``; the producer snapshot is that *after* the segment. None: there is none. Raises as ``log``."""
 
     def leader_epochs(self, segment: Segment) -> list[LeaderEpoch]:
         """The rows of its index "leaderEpoch"; none where it is missing. Raises ``Damaged``, too."""
@@ -163,7 +165,7 @@ class BucketSource(SegmentSource):
     """A tier in the layout of FORMAT_FILES.md, section 5. ``states`` None: there is no metadata log."""
 
     def __init__(self, bucket: Bucket, prefix: str, keys: Sequence[PrivateKey], states: States | None) -> None:
-        super().__init__(bucket.url, bucket.close)
+        super().__init__(bucket.url)
         self.bucket: Bucket = bucket
         self.prefix: str = prefix
         self.states: States | None = states
@@ -171,6 +173,9 @@ class BucketSource(SegmentSource):
         self.stated: bool = states is not None
         self.lineage = "leader epochs and higher ends" if states is None else "the metadata log"
         self._opened = lru_cache(2)(self._open)
+
+    def close(self) -> None:
+        self.bucket.close()
 
     def objects(self, topic: str | None = None) -> Iterator[tuple[ObjectInfo, ObjectKey | None]]:
         """All objects, by key, with what their keys say."""
@@ -321,6 +326,13 @@ def opened_file(path: str, name: str) -> Iterator[DataSource]:
         os.close(fd)
 
 
+def index_file(start: int, stop: int, name: str) -> str:
+    """The file that one of ``IndexType`` has in a partition's folder, of the segment from ``start`` to below ``stop``."""
+    if name == "leaderEpoch":
+        return "leader-epoch-checkpoint"
+    return segment_file(stop, "snapshot") if name == "producerSnapshot" else segment_file(start, _SUFFIXES[name])
+
+
 class LogDirectory(SegmentSource):
     """A broker's log directory, which may be in use. A segment that is open stays whole, though the broker deletes it."""
 
@@ -328,7 +340,7 @@ class LogDirectory(SegmentSource):
 
     def __init__(self, path: str) -> None:
         self._root = os.path.realpath(path)
-        super().__init__("file://" + quote(os.fsencode(self._root)), lambda: None)
+        super().__init__("file://" + quote(os.fsencode(self._root)))
 
     @staticmethod
     def is_at(path: str) -> bool:
@@ -412,12 +424,8 @@ class LogDirectory(SegmentSource):
             yield file._replace(length=segment.bytes)
 
     def index(self, segment: Segment, name: str) -> bytes | None:
-        folder = segment.name.partition("/")[0]
-        if name == "leaderEpoch":
-            return self._small(f"{folder}/leader-epoch-checkpoint")
-        if name == "producerSnapshot":
-            return self._small(f"{folder}/{segment_file(segment.end_offset + 1, 'snapshot')}")
-        return self._small(f"{folder}/{segment_file(segment.start_offset, INDEX_FILES[name])}")
+        file = index_file(segment.start_offset, segment.end_offset + 1, name)
+        return self._small(f"{segment.name.partition('/')[0]}/{file}")
 
     def require_neighbour(self, segment: Segment, log: DataSource) -> None:
         """Raise ``ChunkNotFound`` if a rolled segment ends early, and a broker renames what comes next: a listing may have missed it.

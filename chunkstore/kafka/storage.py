@@ -11,13 +11,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from enum import StrEnum
 from io import BufferedReader, RawIOBase
 from struct import Struct
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias, cast
 
 from chunkstore import runtime
 from chunkstore.changes import Create, Delete, Seal, TableDelete, TablePut
+from chunkstore.codec.kafka.manifest import IndexType
 from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
@@ -38,7 +38,8 @@ from chunkstore.operations.tables import TableEntry
 from chunkstore.records.arguments import SegmentHandle
 
 __all__ = [
-    "STORED", "UNDER_WAY", "IndexType", "LogSegmentData", "RemoteStorageManager", "RemoteStorageReader", "log_name",
+    "STORED", "UNDER_WAY", "CopyUnderWay", "IndexType", "LogSegmentData", "RemoteDataNotFoundException", "RemoteStorageManager",
+    "RemoteStorageReader", "log_name",
 ]  # fmt: skip
 
 STORED: Final = b"\0s"
@@ -52,16 +53,6 @@ File: TypeAlias = str | os.PathLike[str] | bytes | DataSource
 """A file: its path, its bytes, or an opened one."""
 
 
-class IndexType(StrEnum):
-    """The five kinds of indexes, in the order in which they are stored."""
-
-    OFFSET = "offset"
-    TIMESTAMP = "timestamp"
-    PRODUCER_SNAPSHOT = "producerSnapshot"
-    LEADER_EPOCH = "leaderEpoch"
-    TRANSACTION = "transaction"
-
-
 class LogSegmentData(NamedTuple):
     """The files of a log segment. ``leader_epoch_index``: the checkpoint's text up to the segment's end. None: there is no such file."""
 
@@ -71,6 +62,20 @@ class LogSegmentData(NamedTuple):
     producer_snapshot_index: File | None
     leader_epoch_index: File | None
     transaction_index: File | None = None
+
+
+class CopyUnderWay(NamedTuple):
+    """A copy that goes on, or died: ``bytes`` are stored of it, and it began ``age_s`` seconds ago."""
+
+    remote_log_segment_id: model.RemoteLogSegmentId
+    start_offset: int
+    end_offset: int
+    bytes: int
+    age_s: float
+
+
+class RemoteDataNotFoundException(RemoteResourceNotFoundException):
+    """The segment, or its index, is not stored here; many segments have no transaction index."""
 
 
 def log_name(partition: TopicIdPartition, start_offset: int, identity: bytes) -> str:
@@ -101,8 +106,8 @@ def _partition_of(key: bytes) -> TopicIdPartition:
 class RemoteStorageReader:
     """The reading half, at an owner or a replica. Thread-safe. Retry: safe.
 
-    All calls raise ``InvalidArgument``, ``RemoteResourceNotFoundException``, and what ``table``, ``info`` and ``read`` of the store
-    raise, within its deadlines; so do the streams that they return.
+    All calls raise ``InvalidArgument``, ``RemoteDataNotFoundException``, and what ``table``, ``info`` and ``read`` of the store raise,
+    within its deadlines; so do the streams that they return.
     """
 
     def __init__(self, store: ChunkedSegmentStorage | Replica) -> None:
@@ -120,12 +125,12 @@ class RemoteStorageReader:
         return self._stream(metadata, 0, start, OFFSET_MAX if end is None else end + 1)
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType | str) -> BinaryIO:
-        """One of its indexes. ``RemoteResourceNotFoundException`` also where the segment has none of this kind."""
-        require(kind in tuple(IndexType), "kind", "an IndexType")
+        """One of its indexes. ``RemoteDataNotFoundException`` also where the segment has none of this kind."""
+        require(kind in tuple(IndexType), "kind", f"one of {', '.join(IndexType)}")
         sizes = _SIZES.unpack(self._stored(metadata).custom_metadata or b"")
         number = tuple(IndexType).index(IndexType(kind))
         if sizes[number] < 0:
-            raise RemoteResourceNotFoundException(f"index {kind} of {metadata.remote_log_segment_id}")
+            raise RemoteDataNotFoundException(f"index {kind} of {metadata.remote_log_segment_id}")
         begin = sum(size for size in sizes[:number] if size > 0)
         return self._stream(metadata, 1, begin, begin + sizes[number])
 
@@ -144,7 +149,7 @@ class RemoteStorageReader:
         try:
             handle, length = self._reads.open_read(name), self._reads.info(name).length
         except SegmentNotFound as error:
-            raise RemoteResourceNotFoundException(str(metadata.remote_log_segment_id)) from error
+            raise RemoteDataNotFoundException(str(metadata.remote_log_segment_id)) from error
         require(start <= length, "start", f"at most {length}, the length of the log")
         stream = _Stream(self._reads, handle, start, min(stop, length))
         return cast("BinaryIO", BufferedReader(stream, _WINDOW_BYTES))
@@ -152,7 +157,7 @@ class RemoteStorageReader:
     def _stored(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
         found = self._row(STORED, metadata)
         if found is None:
-            raise RemoteResourceNotFoundException(str(metadata.remote_log_segment_id))
+            raise RemoteDataNotFoundException(str(metadata.remote_log_segment_id))
         return found
 
     def _row(self, kind: bytes, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
@@ -228,6 +233,17 @@ class RemoteStorageManager(RemoteStorageReader):
             with suppress(Conflict, SegmentNotFound):
                 self._delete(rows.decode_segment(_partition_of(row.key), row), row)
 
+    def copies_under_way(self) -> list[CopyUnderWay]:
+        """Copies that have begun and not ended, by topic, partition and offset. Dead ones are listed until copied again or deleted."""
+        found, now_ms = [], runtime.now_ms()
+        for row in self._table.scan(UNDER_WAY):
+            item = rows.decode_segment(_partition_of(row.key), row)
+            with suppress(SegmentNotFound):  # it has ended since
+                size = sum(self._store.info(name).length for name in _names(item))
+                place = item.remote_log_segment_id, item.start_offset, item.end_offset
+                found.append(CopyUnderWay(*place, size, max(0, now_ms - item.event_timestamp_ms) / 1000))
+        return found
+
     def _delete(self, item: RemoteLogSegmentMetadata, *found: TableEntry) -> None:
         gone = (Delete(name) for name in _names(item) if self._store.exists(name))
         self._store.commit([*(TableDelete(rows.NAMESPACE, row.key, row.version) for row in found), *gone])
@@ -287,6 +303,6 @@ class _Stream(RawIOBase):
         try:
             count = self._store.read_into(self._segment, self._at, view) if view else 0
         except SegmentNotFound as error:
-            raise RemoteResourceNotFoundException(self._segment.name) from error
+            raise RemoteDataNotFoundException(self._segment.name) from error
         self._at += count
         return count

@@ -1,15 +1,17 @@
-"""``RemoteLogManager``: what a broker does with the tier of the partitions that it leads, over its log directory.
+"""``RemoteLogManager``: what a broker does with the tier of the partitions that it leads or follows, over its log directory.
 
 Promises: a local segment may be deleted only when the tier has it and all before it; the log's start is recorded before anything below it
 is deleted; what fails is undone at once, or listed and tried again. Files of the directory are never changed. Leaves out: deleting local
-segments, retention by topic (use a manager for each), quotas, metrics.
+segments, retention by topic (use a manager for each), quotas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Self
 
 from chunkstore import runtime
@@ -23,10 +25,17 @@ from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.lineage import first_open
 from chunkstore.kafka.metadata import RemoteLogMetadataReader
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, check_int, require
-from chunkstore.kafka.retention import Expiry, LogState, RemoteLogManagerConfig, choose, filtered_epochs
+from chunkstore.kafka.retention import (
+    Expiry,
+    LogState,
+    RemoteLogManagerConfig,
+    choose,
+    filtered_epochs,
+    find_copied_offset,
+)
 from chunkstore.kafka.sources import LogDirectory
 from chunkstore.kafka.storage import RemoteStorageReader
-from chunkstore.kafka.tier import Planned, opened_segment, plan
+from chunkstore.kafka.tier import Planned, delete_segment, move_segment, opened_segment, plan
 from chunkstore.kafka.tiered import Fetched, Log, Reason, TieredDirectory, explain_tier
 
 __all__ = ["RemoteLogManager", "RemoteLogManagerConfig", "why"]
@@ -35,21 +44,28 @@ _STARTED, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
 _MARKED, _BEGUN, _ENDED = model.RemotePartitionDeleteState
 _Several = Collection[TopicIdPartition]
 _CLOSE_S: Final = 60.0
+_TOTALS: Final = (
+    *(f"Remote{verb}{what}" for verb in ("Copy", "Fetch", "Delete") for what in ("Requests", "Errors")),
+    "RemoteCopyBytes", "RemoteFetchBytes",
+)  # fmt: skip
 _DEFAULTS: Final = RemoteLogManagerConfig()
 
 
 @dataclass(slots=True)
 class _Task:
-    """A partition here. ``epoch``: the leader's, None: a follower; ``newest``: that was announced, -1: none. ``lost``: served no more."""
+    """A partition here. ``epoch``: the leader's, None: a follower; ``newest``: that was announced, -1: none. ``lost``: served no more.
+    ``stopped``: why it copies no more. ``lags``: bytes of each segment that is to be copied or deleted."""
 
     epoch: int | None = None
     token: int | None = None
     newest: int = -1
     lost: bool = False
+    stopped: str = ""
     error: str = ""
     failures: int = 0
     not_before_s: float = 0.0
     copying: runtime.Lock = field(default_factory=runtime.lock)
+    lags: dict[str, list[int]] = field(default_factory=dict)
 
 
 class RemoteLogManager:
@@ -62,8 +78,10 @@ class RemoteLogManager:
     def __init__(self, log_dir: str, metadata: Any, storage: Any, config: RemoteLogManagerConfig = _DEFAULTS) -> None:
         self._source = TieredDirectory(log_dir, metadata, storage)
         self._metadata, self._storage, self._config = metadata, storage, config
+        self._remove = partial(delete_segment, storage, metadata, broker_id=config.broker_id)
         self._tasks: dict[TopicIdPartition, _Task] = {}
         self._copying: set[RemoteLogSegmentId] = set()
+        self._counts = Counter(dict.fromkeys(_TOTALS, 0))
         self._lock, self._stop = runtime.lock(), runtime.event()
         self._thread: runtime.Task | None = None
 
@@ -106,6 +124,11 @@ class RemoteLogManager:
                     del self._tasks[partition]
         self._metadata.on_stop_partitions(partitions)
 
+    def copied_offset(self, partition: TopicIdPartition) -> int:
+        """The last offset of the log's lineage that was copied; -1: none."""
+        log = self._source.view(partition)
+        return find_copied_offset(log.epochs, log.end, partial(self._metadata.highest_offset_for_epoch, partition))[0]
+
     def deletable_end(self, partition: TopicIdPartition) -> int:
         """Local segments that end below it may be deleted: the tier has them, and all between the log's start and them."""
         return self._source.copied_to(self._source.view(partition))
@@ -121,8 +144,10 @@ class RemoteLogManager:
             rolled = [each for each in log.segments if each.state == "ROLLED"]
             planned = (each for each in plan(rolled, log.epochs, stable) if each.segment.end_offset >= end)
             left = [each for each in planned if not self._source.has(log, each.segment)]
-            while copied < len(left) and not (task.lost or self._stop.is_set()):
+            lags = task.lags["Copy"] = [each.segment.bytes for each in left]
+            while lags and not (task.lost or task.stopped or self._stop.is_set()):
                 self._copy(task, partition, left[copied])
+                lags.pop(0)
                 copied += 1
         finally:
             task.copying.release()
@@ -143,12 +168,15 @@ class RemoteLogManager:
         chosen = self._expiry(log, items, fenced=task.token is not None)
         if chosen.log_start > self._metadata.log_start(partition):
             self._metadata.record_log_start(partition, chosen.log_start, token=task.token).result()
+        lags = task.lags["Delete"] = [each.segment_size_in_bytes for each in chosen.deletions]
         for item in chosen.deletions:
             now = self._metadata.remote_log_segment(item.remote_log_segment_id)
             if task.lost or self._stop.is_set() or now is None or now.state != item.state:
                 continue  # such as a copy that finished since it was listed
             try:
-                self._remove(item, task.token)
+                with self._counted("Delete"):
+                    self._remove(item, task.token)
+                lags.remove(item.segment_size_in_bytes)
                 deleted += 1
             except ChunkstoreError as error:
                 failure = failure or error
@@ -182,7 +210,16 @@ class RemoteLogManager:
         Raises ``OffsetOutOfRange``, too.
         """
         check_int(offset, "offset", model.OFFSET_MAX)
-        return self._source.read(self._source.view(partition), offset, max_bytes, isolation, for_follower=for_follower)
+        log = self._source.view(partition)
+        remote = not for_follower and log.start <= offset < log.local_start
+        with self._counted("Fetch") if remote else nullcontext():
+            found = self._source.read(log, offset, max_bytes, isolation, for_follower=for_follower)
+        self._count("RemoteFetchBytes", found.batch_bytes if remote else 0)
+        return found
+
+    def follow(self, partition: TopicIdPartition) -> int:
+        """The first offset of the log, as its leader recorded it, or the tier or the local log has it."""
+        return self._source.view(partition).start
 
     def run_once(self) -> dict[TopicIdPartition, Exception]:
         """Copy and expire all partitions that are led here, are ready, and did not just fail; returns the errors."""
@@ -216,7 +253,6 @@ class RemoteLogManager:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
-        self._source.close()
 
     def why(self, partition: TopicIdPartition) -> list[Reason]:
         """For each segment, local and of the tier: why it is not copied, may not be deleted, or is kept."""
@@ -224,7 +260,28 @@ class RemoteLogManager:
         with suppress(model.RemoteResourceNotFoundException):  # nothing of it was ever copied
             items = list(self._metadata.list_remote_log_segments(partition))
         chosen = self._expiry(log, items, fenced=task.token is not None)
-        return list(self._source.explain(log, items, chosen, task.error))
+        return list(self._source.explain(log, items, chosen, task.stopped or task.error))
+
+    def metrics(self) -> dict[str, int]:
+        """Totals since the start, and the lags of partitions led here, under Kafka's names."""
+        found = dict(self._counts)
+        for verb in ("Copy", "Delete"):
+            lags = [size for task in list(self._tasks.values()) for size in task.lags.get(verb, ())]
+            found |= {f"Remote{verb}LagSegments": len(lags), f"Remote{verb}LagBytes": sum(lags)}
+        return found
+
+    @contextmanager
+    def _counted(self, verb: str) -> Iterator[None]:
+        self._count(f"Remote{verb}Requests")
+        try:
+            yield
+        except BaseException:
+            self._count(f"Remote{verb}Errors")
+            raise
+
+    def _count(self, name: str, more: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += more
 
     def _leader(self, partition: TopicIdPartition) -> _Task:
         task = self._tasks.get(partition)
@@ -240,37 +297,26 @@ class RemoteLogManager:
         return choose(items, state, self._config, runtime.now_ms(), frozenset(self._copying), fenced=fenced)
 
     def _copy(self, task: _Task, partition: TopicIdPartition, planned: Planned) -> None:
-        identity = RemoteLogSegmentId(partition, runtime.token(16))
-        with opened_segment(self._source, identity, planned, self._config.broker_id) as (item, data):
+        identity, limit = RemoteLogSegmentId(partition, runtime.token(16)), self._config.custom_metadata_bytes_max
+        source = opened_segment(self._source, identity, planned, self._config.broker_id)
+        with self._counted("Copy"), source as (item, data):
             self._copying.add(identity)
             try:
                 self._metadata.add_remote_log_segment_metadata(item, token=task.token).result()
                 item = replace(item, custom_metadata=self._storage.copy_log_segment_data(item, data))
-                if task.lost:
+                if (size := len(item.custom_metadata or b"")) > limit:
+                    task.stopped = f"the storage manager gave custom metadata of {size} bytes, {limit} are allowed"
+                    raise model.RemoteStorageException(f"{identity}: {task.stopped}; {partition} is copied no more")
+                if task.lost and self._config.on_leadership_lost == "cancel":
                     raise model.RemoteStorageException(f"{identity}: {partition} is not led here any more: not copied")
-                self._update(item, _FINISHED, task.token)
+                move_segment(self._metadata, item, _FINISHED, task.token, self._config.broker_id)
             except Exception:
                 with suppress(ChunkstoreError):  # the copy's own error counts; ``expire`` deletes what is left
                     self._remove(item, task.token)
                 raise
             finally:
                 self._copying.discard(identity)
-
-    def _remove(self, item: RemoteLogSegmentMetadata, token: int | None) -> None:
-        for state in (_DELETING, _DELETED):
-            try:
-                self._update(item, state, token)
-            except ChunkstoreError:
-                if self._metadata.remote_log_segment(item.remote_log_segment_id) is not None:
-                    raise
-                # else its rows were deleted meanwhile, such as with its partition while it was copied
-            if state == _DELETING:
-                self._storage.delete_log_segment_data(item)
-
-    def _update(self, item: RemoteLogSegmentMetadata, state: model.RemoteLogSegmentState, token: int | None) -> None:
-        fields = item.remote_log_segment_id, runtime.now_ms(), item.custom_metadata, state, self._config.broker_id
-        update = model.RemoteLogSegmentMetadataUpdate(*fields)
-        self._metadata.update_remote_log_segment_metadata(update, token=token).result()
+        self._count("RemoteCopyBytes", planned.segment.bytes)
 
     def _partition_event(
         self, partition: TopicIdPartition, token: int | None, *states: model.RemotePartitionDeleteState

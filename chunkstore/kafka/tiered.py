@@ -35,11 +35,13 @@ _INDEXES: Final = 64
 
 
 class Fetched(NamedTuple):
-    """Records, where to go on, and whether they came from the tier. Markers, and what is aborted, have offsets and no record."""
+    """Records, where to go on, whether they came from the tier, and the bytes of their batches. Markers, and what is aborted, have
+    offsets and no record."""
 
     records: tuple[Record, ...]
     next_offset: int
     remote: bool = False
+    batch_bytes: int = 0
 
 
 class Reason(NamedTuple):
@@ -182,7 +184,7 @@ class TieredDirectory(LogDirectory):
                 options = ReadOptions(*begin, unfinished=cut, summary=seen)
                 records = tuple(iter_records(few, *place, isolation=isolation, transactions=known, options=options))
             stop = max(offset, seen.end_offset) if cut or seen.beyond >= 0 else piece.stop
-            return Fetched(records, stop, bool(segment.uuid))
+            return Fetched(records, stop, bool(segment.uuid), seen.end_position - first.position)
         if not start <= offset <= end or (at == offset < end):
             raise model.OffsetOutOfRange(str(log.partition), offset, start, end)
         return Fetched((), at)

@@ -18,7 +18,7 @@ from chunkstore.kafka import model
 
 __all__ = [
     "BODY_BYTES_MAX", "DATA_BYTES_MAX", "FRAME", "GREETING", "Operation", "Request", "Status", "answer_head", "checked_body",
-    "checked_length", "decode_request", "encode_bytes", "encode_segment", "encode_text", "frame_head",
+    "checked_length", "decode_request", "encode_bytes", "encode_segment", "encode_text", "frame",
 ]  # fmt: skip
 
 GREETING: Final = b"CSKP\x01"
@@ -181,9 +181,9 @@ def checked_body(head: bytes, body: bytes) -> bytes:
     return body
 
 
-def frame_head(body: bytes) -> bytes:
-    """What a frame has before its body."""
-    return FRAME.pack(len(body), crc32c(body))
+def frame(body: bytes) -> bytes:
+    """A frame with this body."""
+    return FRAME.pack(len(body), crc32c(body)) + body
 
 
 def answer_head(number: int, status: int) -> bytes:

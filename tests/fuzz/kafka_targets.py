@@ -8,16 +8,21 @@ from typing import Any
 
 import zstandard
 
-from chunkstore.codec.kafka import checkpoints, indexes
+from chunkstore.codec.kafka import checkpoints, indexes, remote_metadata
 from chunkstore.codec.kafka.manifest import read_manifest
-from chunkstore.codec.kafka.remote_metadata import decode_metadata_record
+from chunkstore.codec.kafka.remote_metadata import MetadataRecord, RecordKind
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged
 from tests.fuzz.chance import Chance, mangled
 from tests.fuzz.target import Gate, Target
-from tests.kafka.support_records import STORED
+from tests.kafka.support_records import SEGMENT
 
 __all__ = ["KAFKA_TARGETS"]
+
+
+def _record(data: bytes) -> MetadataRecord:
+    found = remote_metadata.decode_metadata_record(data)
+    return found._replace(broker_leader_epoch=-1, end_offset=found.end_offset if found.leader_epochs else -1)
 
 
 _FILES: tuple[tuple[Callable[[bytes], Any], Callable[[Any], bytes] | None, bytes], ...] = (
@@ -28,7 +33,9 @@ _FILES: tuple[tuple[Callable[[bytes], Any], Callable[[Any], bytes] | None, bytes
     (checkpoints.read_leader_epochs, checkpoints.write_checkpoint, b"0\n2\n0 0\n4 141\n"),
     (checkpoints.read_offset_checkpoint, checkpoints.write_checkpoint, b"0\n2\nt.x 0 5\nt-y 3 7\n"),
     (checkpoints.read_partition_metadata, checkpoints.write_partition_metadata, b"version: 0\ntopic_id: " + b"A" * 22),
-    *((decode_metadata_record, None, data) for data in STORED.values()),
+    (checkpoints.read_properties, lambda found: checkpoints.write_properties(*found), b"#\n#Sat\nversion=1\nnode.id=1\n"),
+    *((_record, remote_metadata.encode_metadata_record, remote_metadata.encode_metadata_record(SEGMENT._replace(kind=kind)))
+      for kind in RecordKind if kind != RecordKind.PARTITION_DELETE),
 )  # fmt: skip
 _MANIFEST = (
     '{"version":"1","compression":true,"segmentIndexes":{"offset":null,"timestamp":null,"producerSnapshot":null,"leaderEpoch":null,'

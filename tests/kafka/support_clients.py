@@ -15,6 +15,7 @@ from tests.support.servers.kafka import OLD, KafkaBroker
 __all__ = ["Clients", "Rows", "genuine_broker"]
 
 _TOPICS: Final = {"events": 2, "orders": 1}
+_GROUP: Final = "readers"
 _WAIT_MS: Final = 60_000
 _PLACES: Final = [(topic, number) for topic, count in _TOPICS.items() for number in range(count)]
 
@@ -121,3 +122,26 @@ class Clients:
                 rows[place] += [(each.offset, each.timestamp, each.key, each.value, each.headers) for each in records]
         consumer.close()
         return rows
+
+    def commit(self, offset: int) -> None:
+        """Commit an offset of each partition for the group."""
+        from kafka.structs import OffsetAndMetadata
+
+        consumer, places = self._of_group()
+        consumer.commit({place: OffsetAndMetadata(offset + place.partition, "", -1) for place in places})
+        consumer.close()
+
+    def committed(self) -> list[int | None]:
+        """What the group has committed."""
+        consumer, places = self._of_group()
+        found = [consumer.committed(place, timeout_ms=_WAIT_MS) for place in places]
+        consumer.close()
+        return found
+
+    def _of_group(self) -> tuple[Any, list[Any]]:
+        from kafka import KafkaConsumer, TopicPartition
+
+        places = [TopicPartition(*place) for place in _PLACES]
+        consumer = KafkaConsumer(bootstrap_servers=self._address, group_id=_GROUP, enable_auto_commit=False)
+        consumer.assign(places)
+        return consumer, places

@@ -8,18 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
-from chunkstore.codec.kafka.batches import Batch, iter_batches
 from chunkstore.codec.kafka.checkpoints import LeaderEpoch, TopicOffset, write_checkpoint, write_partition_metadata
-from chunkstore.codec.kafka.indexes import (
-    OffsetIndex,
-    ProducerEntry,
-    TimeIndex,
-    write_producer_snapshot,
-    write_transaction_index,
-)
-from chunkstore.codec.kafka.records import Transactions, scan_transactions
+from chunkstore.codec.kafka.indexes import ProducerStates, rebuild_indexes
 from chunkstore.kafka import RemoteLogManager, RemoteLogManagerConfig, RemoteLogMetadataManager, RemoteStorageManager
-from tests.kafka.support_batches import Made, batch_of, source_of
+from tests.kafka.support_batches import Made, batch_of
+from tests.kafka.support_marks import marks_of
 from tests.kafka.support_metadata import PARTITION, fresh_root
 
 __all__ = ["FaultyStorage", "batches", "leading", "offsets", "write_log"]
@@ -31,18 +24,6 @@ def batches(start: int, end: int, epoch: int = 0, **fields: Any) -> bytes:
         batch_of([Made(b"%d" % each) for each in range(at, min(at + 10, end + 1))], at, leader_epoch=epoch, **fields)
         for at in range(start, end + 1, 10)
     )
-
-
-def _indexes(made: list[Batch], start: int, ended: Transactions) -> dict[str, bytes]:
-    """The index files of a segment, by suffix."""
-    rows = [(each.last_offset - start, each.position) for each in made if each.position]
-    newest = max(made, key=lambda each: each.max_timestamp, default=None)
-    aborted = [each._replace(last_stable_offset=each.last_offset + 1) for each in ended.aborted]
-    return {
-        "index": b"".join(OffsetIndex.row.pack(*row) for row in rows),
-        "timeindex": b"" if newest is None else TimeIndex.row.pack(newest.max_timestamp, newest.last_offset - start),
-        "txnindex": write_transaction_index(aborted),
-    }
 
 
 def write_log(
@@ -57,19 +38,16 @@ def write_log(
     place.mkdir(parents=True, exist_ok=True)
     for path in place.iterdir():
         path.unlink()
-    going: dict[int, int] = {}
+    states = ProducerStates()
     for start, data in segments.items():
-        made = [*iter_batches(source_of(data))]
-        ended = scan_transactions(made, going)
-        going = dict(ended.open)
-        files = {"log": data} | _indexes(made, start, ended)
+        made = rebuild_indexes(marks_of(data), start, states, interval_bytes=100)
+        files = {"log": data, "index": made.offsets, "timeindex": made.timestamps, "txnindex": made.transactions}
         for suffix, content in files.items():
             if content or suffix == "log":
                 (place / f"{start:020d}.{suffix}").write_bytes(content)
         stop = min((other for other in segments if other > start), default=None)
         if stop is not None:
-            producers = [ProducerEntry(each, transaction_offset=first) for each, first in going.items()]
-            (place / f"{stop:020d}.snapshot").write_bytes(write_producer_snapshot(producers))
+            (place / f"{stop:020d}.snapshot").write_bytes(made.snapshot)
     (place / "leader-epoch-checkpoint").write_bytes(write_checkpoint([LeaderEpoch(*each) for each in epochs]))
     (place / "partition.metadata").write_bytes(write_partition_metadata(PARTITION.topic_id))
     offsets = {"replication-offset-checkpoint": high, "log-start-offset-checkpoint": log_start}

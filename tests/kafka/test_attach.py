@@ -33,7 +33,7 @@ from chunkstore.kafka.attach import attach
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentState, TopicIdPartition
 from chunkstore.kafka.sources import LogDirectory
-from chunkstore.kafka.storage import IndexType, RemoteStorageManager
+from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import SEGMENT_FILES, Planned, described
 from tests.kafka.support_batches import source_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
@@ -115,10 +115,10 @@ def test_brokers_find_each_segment_of_a_tier_under_the_new_id(name: str, root: s
             assert found.state == RemoteLogSegmentState.COPY_SEGMENT_FINISHED
             assert found.remote_log_segment_id.id == parse_uuid(each.uuid, object="uuid")
             assert len(found.custom_metadata or b"") <= 128  # brokers take no more
-            kinds = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.PRODUCER_SNAPSHOT)
+            kinds = ("offset", "timestamp", "producerSnapshot")
             for kind in kinds if each.end_offset != ENDS[name] else kinds[:2]:
                 assert storage.fetch_index(found, kind).read() == tier.source.index(each, kind)
-            held = read_leader_epochs(storage.fetch_index(found, IndexType.LEADER_EPOCH).read())
+            held = read_leader_epochs(storage.fetch_index(found, "leaderEpoch").read())
             assert held[-1] == read_leader_epochs(tier.source.index(each, "leaderEpoch") or b"")[-1]
         last = container.segments()[-1]
         assert read_producer_snapshot(container.source.index(last, "producerSnapshot") or b"") == []

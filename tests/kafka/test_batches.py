@@ -32,10 +32,12 @@ def refused_at(data: bytes, options: ReadOptions = UNFINISHED) -> int:
 
 
 def test_a_summary_counts_gaps_and_epochs_that_go_back() -> None:
-    later = batch_of([Made()], 30, leader_epoch=4) + batch_of([Made()], 31, leader_epoch=2)
+    later = batch_of([Made()], 30, leader_epoch=4, max_timestamp=9_000_000_000_000) + batch_of(
+        [Made()], 31, leader_epoch=2
+    )
     found = validate(source_of(LOG + later), ReadOptions(floor=10))
     end = len(LOG + later)
-    assert found == LogSummary(5, 10, 32, end, gaps=2, epoch_drops=1)
+    assert found == LogSummary(5, 8, 10, 32, end, 9_000_000_000_000, gaps=2, epoch_drops=1, tail=None)
     assert validate(source_of(b""), ReadOptions(floor=7)) == LogSummary(end_offset=7)
 
 
@@ -107,6 +109,16 @@ def test_a_bit_that_flips_is_found_or_is_in_no_checksum(bit: int) -> None:
         assert bit // 8 < CRC_BEGINS
         assert found[1].body == SECOND[CRC_BEGINS:]
         assert found[1].base_offset != 12 or found[1].leader_epoch != 0
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_any_bytes_are_refused_or_a_tail(data: bytes, unfinished: bool) -> None:
+    try:
+        found = bases_of(FIRST + data, ReadOptions(unfinished=unfinished))
+    except (Damaged, Unsupported):
+        return
+    assert found == [10]
+    assert unfinished or not data
 
 
 def test_a_batch_longer_than_the_limit_is_refused_unread() -> None:

@@ -12,7 +12,7 @@ import zstandard
 
 from chunkstore.codec.kafka import encryption
 from chunkstore.codec.kafka.encryption import ChunkDecoder, load_private_key
-from chunkstore.codec.kafka.manifest import INDEX_NAMES, MANIFEST_BYTES_MAX, Manifest, read_manifest
+from chunkstore.codec.kafka.manifest import MANIFEST_BYTES_MAX, IndexType, Manifest, read_manifest
 from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.errors import Damaged, InvalidArgument
 from tests.kafka.support_logdir import FIXTURES
@@ -58,7 +58,7 @@ def test_every_segment_is_read(key: str) -> None:
     for start, stop in ((0, 1), (16383, 16385), (20000, 20000), (19999, 40001), (len(plain) - 1, len(plain))):
         assert log_of(manifest, log, start, stop) == plain[start:stop]
     decoder = ChunkDecoder(manifest, KEYS)
-    for name in INDEX_NAMES:
+    for name in IndexType:
         place = manifest.indexes[name]
         found = decoder.index(name, indexes[place[0] : sum(place)] if place else b"")
         assert (len(found), sha256(found).hexdigest()) == (

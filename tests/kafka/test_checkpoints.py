@@ -12,8 +12,10 @@ from chunkstore.codec.kafka.checkpoints import (
     read_leader_epochs,
     read_offset_checkpoint,
     read_partition_metadata,
+    read_properties,
     write_checkpoint,
     write_partition_metadata,
+    write_properties,
 )
 from chunkstore.codec.kafka.names import (
     parse_object_key,
@@ -41,9 +43,13 @@ def test_genuine_checkpoints_come_back() -> None:
     assert TopicOffset("still-open", 0, 141) in read_offset_checkpoint(data)
 
 
-def test_genuine_partition_metadata_comes_back() -> None:
+def test_genuine_partition_metadata_and_properties_come_back() -> None:
     for path in sorted(FIXTURES.rglob("partition.metadata")):
         assert write_partition_metadata(read_partition_metadata(path.read_bytes())) == path.read_bytes(), path
+    data = (LOG_DIR / "meta.properties").read_bytes()
+    found = read_properties(data)
+    assert write_properties(*found) == data
+    assert found[1]["cluster.id"] == "S0ZLVEVTVC1DTFVTVEVSMQ"
     assert read_partition_metadata(b"version: 0\ntopic_id: " + b"A" * 22 + b"\n") == bytes(16)
 
 
@@ -67,6 +73,10 @@ def test_genuine_partition_metadata_comes_back() -> None:
         (read_offset_checkpoint, b"0\n1\na 2147483648 0\n", 4),
         (read_partition_metadata, b"version: 1\ntopic_id: " + b"A" * 22, 0),
         (read_partition_metadata, b"version: 0\ntopic_id: " + b"A" * 21 + b"B", 21),
+        (read_properties, b"#\na=1\na=2\n", 6),
+        (read_properties, b"a=1\n#\n", 4),
+        (read_properties, b"a=\\u0041\n", 0),
+        (read_properties, b"a=1\nb", 4),
     ],
 )
 def test_damaged_text_names_its_line(read: Reader, data: bytes, position: int) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from chunkstore.codec.kafka import batches as codec
 from chunkstore.codec.kafka.batches import BATCH_HEADER_BYTES, CRC_BEGINS, Batch, iter_batches
 from chunkstore.codec.kafka.compression import CODECS
-from chunkstore.codec.kafka.records import control_type
-from tests.kafka.support_batches import Made, batch_of, record_of, source_of
+from chunkstore.codec.kafka.records import control_record
+from tests.kafka.support_batches import Made, batch_of, control_of, record_of, source_of
 from tests.support.format_tables import table
 
 TEXT = (Path(codec.__file__).parent / "FORMAT.md").read_text(encoding="utf-8")
@@ -54,10 +54,16 @@ def test_a_record_is_as_the_table_says() -> None:
     assert bytes((2 * len(body),)) + body == record_of(Made(b"vv", None, [(b"h", None)], 3, 2))
 
 
-def test_a_control_type_is_as_the_table_says() -> None:
+def test_a_control_record_is_as_the_table_says() -> None:
     sizes = {field: int(size) for size, field, _ in table("control", TEXT)}
     assert list(sizes) == ["version", "type"]
-    for number in (0, 1, 2):
-        key = (3).to_bytes(sizes["version"], "big") + number.to_bytes(sizes["type"], "big")
-        (batch,) = iter_batches(source_of(batch_of([Made(b"\0\0\0\0\0\x05", key)], control=True)))
-        assert control_type(batch) == number
+    key = (3).to_bytes(sizes["version"], "big") + (1).to_bytes(sizes["type"], "big")
+    (batch,) = iter_batches(source_of(batch_of([Made(b"\0\0\0\0\0\x05", key)], control=True)))
+    found = control_record(batch)
+    assert found is not None
+    assert (found.version, found.type, found.coordinator_epoch) == (3, "commit", 5)
+    for number, kind in ((0, "abort"), (1, "commit"), (2, 2)):
+        (batch,) = iter_batches(source_of(control_of(1, 2, number)))
+        found = control_record(batch)
+        assert found is not None
+        assert found.type == kind

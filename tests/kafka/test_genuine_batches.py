@@ -10,8 +10,8 @@ import pytest
 
 from chunkstore.codec.kafka.batches import iter_batches, validate
 from chunkstore.codec.kafka.compression import CODECS
-from chunkstore.codec.kafka.records import Record, control_type, iter_records, scan_transactions
-from tests.kafka.support_batches import MemoryRecordsBuilder, arrow_of, source_of
+from chunkstore.codec.kafka.records import Record, control_record, iter_records, scan_transactions
+from tests.kafka.support_batches import MemoryRecordsBuilder, arrow_of, control_of, source_of
 from tests.kafka.support_logdir import (
     FIXTURES,
     LOG_DIR,
@@ -50,7 +50,7 @@ def test_every_batch_header(folder: str) -> None:
         ]
         assert found == expected
         summary = validate(source, floor_of(source))
-        assert summary.batches == len(expected)
+        assert (summary.batches, summary.records) == (len(expected), sum(one["records"] for one in expected))
         assert summary.end_position == source.length
         assert summary.tail is None
         assert summary.gaps == sum(one["last_offset"] + 1 != other["base_offset"] for one, other in pairwise(expected))
@@ -93,7 +93,11 @@ def test_what_another_writer_makes_is_read(codec: int) -> None:
 
 
 def test_control_records() -> None:
-    found = {control_type(batch) for batch in batches_of(segments_of(LOG_DIR / "transactions-0"))}
-    assert found == {None, 0, 1}
-    raft = {control_type(batch) for batch in batches_of(segments_of(LOG_DIR / "__cluster_metadata-0"))}
-    assert raft - {None} == {2}
+    kinds = {batch.base_offset: control_record(batch) for batch in batches_of(segments_of(LOG_DIR / "transactions-0"))}
+    found = [one for one in kinds.values() if one is not None]
+    assert {one.type for one in found} == {"abort", "commit"}
+    assert all(one.version == 0 and one.producer_epoch >= 0 and one.coordinator_epoch is not None for one in found)
+    raft = [control_record(batch) for batch in batches_of(segments_of(LOG_DIR / "__cluster_metadata-0"))]
+    assert {one.type for one in raft if one is not None} == {2}
+    (made,) = (control_record(batch) for batch in iter_batches(source_of(control_of(7, 5, 1))))
+    assert made == (7, 1_700_000_000_000, 0, "commit", 5, 3, 7)

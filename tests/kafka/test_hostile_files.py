@@ -14,14 +14,15 @@ from chunkstore.codec.kafka.checkpoints import (
     read_leader_epochs,
     read_offset_checkpoint,
     read_partition_metadata,
+    read_properties,
 )
 from chunkstore.codec.kafka.indexes import OffsetIndex, TimeIndex, read_producer_snapshot, read_transaction_index
 from chunkstore.codec.kafka.manifest import read_manifest
 from chunkstore.codec.kafka.names import parse_object_key, parse_partition_folder, parse_segment_file
-from chunkstore.codec.kafka.remote_metadata import decode_metadata_record
+from chunkstore.codec.kafka.remote_metadata import decode_metadata_record, encode_metadata_record
 from chunkstore.errors import Damaged
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
-from tests.kafka.support_records import SEGMENT, STORED
+from tests.kafka.support_records import SEGMENT
 
 PARTITION = LOG_DIR / "transactions-0"
 SEGMENT_FILE = PARTITION / "00000000000000000034.log"
@@ -33,7 +34,8 @@ READERS: dict[str, tuple[Callable[..., object], bytes]] = {
     "epochs": (read_leader_epochs, (PARTITION / "leader-epoch-checkpoint").read_bytes()),
     "offsets": (read_offset_checkpoint, (LOG_DIR / "replication-offset-checkpoint").read_bytes()),
     "partition": (read_partition_metadata, (PARTITION / "partition.metadata").read_bytes()),
-    "record": (decode_metadata_record, STORED[SEGMENT]),
+    "properties": (read_properties, (LOG_DIR / "meta.properties").read_bytes()),
+    "record": (decode_metadata_record, encode_metadata_record(SEGMENT)),
     "manifest": (read_manifest, min((FIXTURES / "aiven-bucket").rglob("*.rsm-manifest")).read_bytes()),
 }  # fmt: skip
 

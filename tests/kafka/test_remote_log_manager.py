@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_what_consumers_got_is_read_from_the_tier_and_the_log(tmp_path: Path) ->
                 if each.end_offset < manager.deletable_end(partition):
                     for path in (log_dir / str(partition)).glob(f"{each.start_offset:020d}.*"):
                         path.unlink()
+            assert manager.metrics()["RemoteCopyRequests"] > 5
             for partition in ids:
                 rows = expected_rows("logdir-3.9.records.jsonl")[partition.topic, partition.partition]
                 committed = [each for each in rows if each["committed"]]
@@ -82,32 +84,64 @@ def test_what_consumers_got_is_read_from_the_tier_and_the_log(tmp_path: Path) ->
                         remote, at = remote or fetched.remote, fetched.next_offset
                     assert remote
                     assert found == [each | {"committed": 0} for each in wanted]
+            assert manager.metrics()["RemoteFetchBytes"] > 100_000
 
 
 @pytest.mark.parametrize("mode", ["strict", "kafka-exact"])
 def test_each_segment_is_copied_once_and_local_ones_are_deletable_up_to_there(tmp_path: Path, mode: str) -> None:
     with leading(made_log(tmp_path, high=299), mode=mode) as leader:
         manager = leader.manager
-        assert manager.deletable_end(PARTITION) == 0
+        assert (manager.copied_offset(PARTITION), manager.deletable_end(PARTITION)) == (-1, 0)
         assert manager.copy(PARTITION) == 2
-        assert (leader.spans, manager.deletable_end(PARTITION)) == (COPIED[:2], 200)
+        assert (leader.spans, manager.copied_offset(PARTITION)) == (COPIED[:2], 199)
         made_log(tmp_path)
         assert (manager.copy(PARTITION), manager.copy(PARTITION), leader.spans) == (1, 0, COPIED)
         assert manager.deletable_end(PARTITION) == 300
+        found = manager.metrics()
+        assert (found["RemoteCopyRequests"], found["RemoteCopyLagSegments"]) == (3, 0)
+        assert found["RemoteCopyBytes"] == sum(map(len, (batches(0, 99), batches(100, 199), batches(200, 299))))
 
 
-def test_a_copy_in_which_the_leadership_is_lost_leaves_nothing(tmp_path: Path) -> None:
-    with leading(made_log(tmp_path)) as leader:
+@pytest.mark.parametrize(("policy", "left"), [("finish", COPIED[:1]), ("cancel", [])])
+def test_the_leadership_is_lost_in_a_copy(tmp_path: Path, policy: str, left: list[Any]) -> None:
+    with leading(made_log(tmp_path), on_leadership_lost=policy) as leader:
         leader.storage.before["copy"] = lambda: leader.manager.on_leadership_change({}, [PARTITION])
-        with pytest.raises(RemoteStorageException, match="not led here any more"):
-            leader.manager.copy(PARTITION)
-        assert (leader.spans, list(leader.storage.stored_segments())) == ([], [])
+        with suppress(RemoteStorageException):
+            assert leader.manager.copy(PARTITION) == 1
+        assert leader.spans == left
+        assert len(list(leader.storage.stored_segments())) == len(left)
         with pytest.raises(RemoteResourceNotFoundException, match="leadership"):
             leader.manager.copy(PARTITION)
 
 
-def test_a_deposed_leaders_copy_never_counts_and_the_next_leader_deletes_it(tmp_path: Path) -> None:
-    with chunkstore.open(fresh_root()) as store, leading(made_log(tmp_path), store) as old:
+def test_a_follower_knows_where_the_log_starts_and_reads_the_tier(tmp_path: Path) -> None:
+    with chunkstore.open(fresh_root()) as store, leading(made_log(tmp_path), store, retention_bytes=0) as leader:
+        assert leader.manager.copy(PARTITION) == 3
+        follows = write_log(tmp_path / "follower", {200: batches(200, 299, 1), 300: batches(300, 349, 1)}, EPOCHS, 350)
+        with RemoteLogManager(str(follows), RemoteLogMetadataManager(store), leader.storage) as follower:
+            follower.on_leadership_change({}, [PARTITION])
+            assert (follower.follow(PARTITION), follower.copied_offset(PARTITION)) == (0, 299)
+            fetched = follower.read(PARTITION, 150, 1000)
+            assert (fetched.remote, fetched.records[0].offset) == (True, 150)
+            assert leader.manager.expire(PARTITION) == 3
+            assert follower.follow(PARTITION) == 300
+            with pytest.raises(RemoteResourceNotFoundException, match="leadership"):
+                follower.expire(PARTITION)
+
+
+def test_custom_metadata_that_a_broker_would_refuse_end_the_copies(tmp_path: Path) -> None:
+    with leading(made_log(tmp_path), custom_metadata_bytes_max=39) as leader:
+        with pytest.raises(RemoteStorageException, match="40 bytes, 39 are allowed"):
+            leader.manager.copy(PARTITION)
+        assert (leader.spans, list(leader.storage.stored_segments())) == ([], [])
+        assert leader.manager.copy(PARTITION) == 0
+        assert leader.storage.calls["copy"] == 1
+        assert any("39 are allowed" in each.reason for each in leader.manager.why(PARTITION))
+
+
+@pytest.mark.parametrize("policy", ["finish", "cancel"])
+def test_a_deposed_leaders_copy_never_counts_and_the_next_leader_deletes_it(tmp_path: Path, policy: str) -> None:
+    with chunkstore.open(fresh_root()) as store, leading(made_log(tmp_path), store, on_leadership_lost=policy) as old:
 
         def depose() -> None:
             with leading(tmp_path / "logs", store) as new:
@@ -137,9 +171,13 @@ def test_the_log_start_is_recorded_before_deletions_and_failed_ones_are_tried_ag
             manager.expire(PARTITION)
         assert seen == [300, 300, 300]
         assert sorted(each.start_offset for each in manager.failed_deletions(PARTITION)) == [0, 100, 200]
+        found = manager.metrics()
+        assert [found[f"RemoteDelete{name}"] for name in ("Requests", "Errors")] == [3, 3]
         manager.on_leadership_change({PARTITION: 1})
-        del leader.storage.before["delete"]
-        assert (manager.expire(PARTITION), leader.spans) == (3, [])
+        lags: list[int] = []
+        leader.storage.before["delete"] = lambda: lags.append(manager.metrics()["RemoteDeleteLagSegments"])
+        assert manager.expire(PARTITION) == 3
+        assert (lags, manager.metrics()["RemoteDeleteLagSegments"], leader.spans) == ([3, 2, 1], 0, [])
         with pytest.raises(OffsetOutOfRange) as out:
             manager.read(PARTITION, 299, 100)
         assert (out.value.start_offset, out.value.end_offset) == (300, 350)
@@ -161,6 +199,7 @@ def test_an_unclean_election_leaves_the_other_lineage_unread(tmp_path: Path) -> 
         leader.manager.copy(PARTITION)
         log = {0: batches(0, 99), 100: batches(100, 169, 0) + batches(170, 249, 5), 250: batches(250, 259, 5)}
         write_log(tmp_path / "logs", log, [(0, 0), (5, 170)], 260)
+        assert leader.manager.copied_offset(PARTITION) == 149
         assert leader.manager.deletable_end(PARTITION) == 150
         assert leader.manager.copy(PARTITION) == 1
         assert leader.manager.deletable_end(PARTITION) == 250
@@ -197,6 +236,7 @@ def test_offsets_outside_of_the_log_are_refused_and_followers_get_local_ones(tmp
         leader.storage.delete_log_segment_data(next(iter(leader.storage.stored_segments())))
         with pytest.raises(RemoteResourceNotFoundException):
             read(PARTITION, 60, 1)
+        assert leader.manager.metrics()["RemoteFetchErrors"] == 1
 
 
 def test_stopped_partitions_are_left_alone_or_deleted_whole(tmp_path: Path) -> None:
@@ -210,8 +250,9 @@ def test_stopped_partitions_are_left_alone_or_deleted_whole(tmp_path: Path) -> N
             leader.metadata.list_remote_log_segments(PARTITION)
 
 
-def test_a_copy_of_a_partition_that_is_deleted_meanwhile_leaves_nothing(tmp_path: Path) -> None:
-    with leading(made_log(tmp_path)) as leader:
+@pytest.mark.parametrize("policy", ["finish", "cancel"])
+def test_a_copy_of_a_partition_that_is_deleted_meanwhile_leaves_nothing(tmp_path: Path, policy: str) -> None:
+    with leading(made_log(tmp_path), on_leadership_lost=policy) as leader:
         leader.storage.before["copy"] = lambda: leader.manager.stop_partitions([PARTITION], delete=True)
         with pytest.raises(RemoteStorageException):
             leader.manager.copy(PARTITION)

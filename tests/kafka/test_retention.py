@@ -14,6 +14,7 @@ from chunkstore.kafka.model import RemoteLogSegmentMetadata
 from chunkstore.kafka.retention import (
     LogState,
     choose,
+    find_copied_offset,
     within_lineage,
 )
 from chunkstore.kafka.sources import Segment
@@ -23,6 +24,19 @@ from tests.kafka.support_metadata import FINISHED, number_of, segment
 LINEAGE = {0: 0, 1: 10, 2: 20, 3: 30, 4: 40, 5: 50, 7: 70}
 CUT = {7: 51, 9: 100}
 NOW = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("epochs", "highest", "found"),
+    [
+        ([(0, 0), (1, 500)], {}, (-1, -1)),
+        ([(0, 0), (1, 500)], {0: 200}, (200, 0)),
+        ([(0, 0), (1, 150), (2, 300)], {0: 200}, (149, 0)),
+        ([(0, 0), (1, 150)], {1: 900, 0: 149}, (399, 1)),
+    ],
+)
+def test_the_copied_offset(epochs: list[tuple[int, int]], highest: dict[int, int], found: tuple[int, int]) -> None:
+    assert find_copied_offset(epochs, 400, highest.get) == found
 
 
 @pytest.mark.parametrize(

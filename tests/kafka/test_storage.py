@@ -69,13 +69,16 @@ def test_a_deletion_may_be_repeated_and_leaves_nothing(store: Store) -> None:
     assert not [*store.table(rows.NAMESPACE).scan()]
 
 
-def test_a_copy_that_died_is_unseen_and_replaced(store: Store) -> None:
+def test_a_copy_that_died_is_listed_unseen_and_replaced(store: Store) -> None:
     manager = RemoteStorageManager(store)
     with pytest.raises(ChunkNotFound):
         manager.copy_log_segment_data(ITEM, LogSegmentData("/no/such/file", None, None, None, None))
-    assert not [*store.segments()]
+    assert manager.copies_under_way() == []
 
     def read(offset: int, length: int) -> bytes:
+        [going] = manager.copies_under_way()
+        assert (going.remote_log_segment_id, going.bytes) == (ITEM.remote_log_segment_id, 0)
+        assert going.age_s >= 0
         return b"too short"
 
     with pytest.raises(Damaged):
@@ -84,6 +87,7 @@ def test_a_copy_that_died_is_unseen_and_replaced(store: Store) -> None:
     with pytest.raises(RemoteResourceNotFoundException):
         manager.fetch_log_segment(ITEM, 0)
     manager.copy_log_segment_data(ITEM, DATA)
+    assert manager.copies_under_way() == []
     assert manager.fetch_log_segment(ITEM, 0).read() == LOG
 
 

@@ -20,6 +20,7 @@ from chunkstore.kafka import sources
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.sources import LogDirectory, Segment
+from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_logdir import LOG_DIR
 from tests.kafka.support_metadata import Store, fresh_root
@@ -166,10 +167,12 @@ def test_killed_at_each_change_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
             stored = source.listing().segments
             assert spans(store) == whole[: len(stored)]
             assert all(source.index(each, "offset") is not None for each in stored)
+            assert len(RemoteStorageManager(store).copies_under_way()) <= 1
             tier(str(logs), store)
             assert spans(store) == whole
             names = {each.name for each in source.listing().segments}
             assert {each.name for each in store.segments()} == names | {f"{name}-indexes" for name in names}
+            assert RemoteStorageManager(store).copies_under_way() == []
             restore(store, str(tmp_path / f"back-{number}"))
         assert files_below(tmp_path / f"back-{number}").items() >= files.items()
         if not killed:
@@ -201,6 +204,8 @@ def test_the_command_line_copies_lists_and_restores(capsys: pytest.CaptureFixtur
     assert done["copied"] == 0  # its only segment is active
     [done] = lines(capsys, "tier", str(LOG_DIR), root, "--topics", "codecs")
     assert done == {"copied": 3, "bytes": done["bytes"], "present": 0, "held_back": 0, "notes": []}
+    [again] = lines(capsys, "tier", str(LOG_DIR), root, "--topics", "codecs")
+    assert again == done | {"copied": 0, "bytes": 0, "present": 3}
     listed = lines(capsys, "ls", root)
     assert [(row["topic"], row["state"]) for row in listed] == [("codecs", "COPY_SEGMENT_FINISHED")] * 3
     assert lines(capsys, "verify", root) == [{"ok": True, "findings": []}]

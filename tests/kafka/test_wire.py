@@ -134,10 +134,10 @@ def test_what_is_no_frame_or_request_is_damaged() -> None:
     for length in (0, wire.BODY_BYTES_MAX + 1, (1 << 32) - 1):
         with pytest.raises(Damaged):
             wire.checked_length(pack(">II", length, 0))
-    assert wire.checked_length(wire.frame_head(b"body")) == 4
-    assert wire.checked_body(wire.frame_head(b"body"), b"body") == b"body"
+    assert wire.checked_length(wire.frame(b"body")[:8]) == 4
+    assert wire.checked_body(wire.frame(b"body")[:8], b"body") == b"body"
     with pytest.raises(Damaged):
-        wire.checked_body(wire.frame_head(b"body"), b"bodY")
+        wire.checked_body(wire.frame(b"body")[:8], b"bodY")
     for body in (b"", b"\1", b"\2" + bytes(13)):
         with pytest.raises(Damaged):
             wire.decode_request(body)

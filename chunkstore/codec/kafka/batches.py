@@ -125,15 +125,18 @@ class Tail(NamedTuple):
 class LogSummary:
     """What was read of a log segment so far. ``start_offset``, ``end_offset``: the first base offset (-1: none), the one after the last.
 
-    ``end_position``: where the last batch ends, in bytes. ``gaps``: how often offsets are missing between batches, as after compaction.
-    ``epoch_drops``: how often a leader epoch is less than the one before it. ``beyond``: the base offset of the batch that ended the
-    reading, as it is not below ``end_offset``; -1: none. ``tail``: what is no batch; known at the end.
+    ``end_position``: where the last batch ends, in bytes. ``max_timestamp``: in milliseconds since 1970; -1: none. ``gaps``: how often
+    offsets are missing between batches, as after compaction. ``epoch_drops``: how often a leader epoch is less than the one before it.
+    ``beyond``: the base offset of the batch that ended the reading, as it is not below ``end_offset``; -1: none. ``tail``: what is no
+    batch; known at the end.
     """
 
     batches: int = 0
+    records: int = 0
     start_offset: int = -1
     end_offset: int = 0
     end_position: int = 0
+    max_timestamp: int = -1
     gaps: int = 0
     epoch_drops: int = 0
     beyond: int = -1
@@ -169,7 +172,7 @@ def iter_batches(source: DataSource, options: ReadOptions = EVERYTHING) -> Itera
                 seen.tail = _tail(source, at, options)
                 return
         fields = _unpack(data, place)
-        base, length, leader_epoch, magic, crc, _, last_delta, *_, count = fields
+        base, length, leader_epoch, magic, crc, _, last_delta, _, max_timestamp, *_, count = fields
         size = length + _LENGTH_ENDS
         if magic != 2 or not _LENGTH_MIN <= length <= length_max or size > stop - at:
             _check_frame(source, at, options, bytes(data[place : place + BATCH_HEADER_BYTES]))
@@ -200,6 +203,8 @@ def iter_batches(source: DataSource, options: ReadOptions = EVERYTHING) -> Itera
         at = seen.end_position = at + size
         seen.end_offset = next_offset
         seen.batches += 1
+        seen.records += count
+        seen.max_timestamp = max(seen.max_timestamp, max_timestamp)
         if body:
             yield Batch._make((source.name, at - size, *fields, body))
 

@@ -12,6 +12,7 @@ from array import array
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
@@ -23,13 +24,22 @@ from chunkstore.codec.kafka.remote_metadata import MetadataRecord, RecordKind, S
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged, InvalidArgument
 
-__all__ = ["INDEX_NAMES", "MANIFEST_BYTES_MAX", "Chunk", "ChunkIndex", "Manifest", "read_manifest", "unpack_zstd"]
+__all__ = ["MANIFEST_BYTES_MAX", "Chunk", "ChunkIndex", "IndexType", "Manifest", "read_manifest", "unpack_zstd"]
 
-INDEX_NAMES: Final = ("offset", "timestamp", "producerSnapshot", "leaderEpoch", "transaction")
 MANIFEST_BYTES_MAX: Final = 4 * MIB
 """Longest manifest that is read: 2 GiB in chunks of 4 KiB need 2 MiB."""
 _SIZES_BYTES_MAX: Final = MIB
 _T = TypeVar("_T")
+
+
+class IndexType(StrEnum):
+    """The five kinds of indexes, in the order in which ``RemoteStorageManager`` stores them."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    PRODUCER_SNAPSHOT = "producerSnapshot"
+    LEADER_EPOCH = "leaderEpoch"
+    TRANSACTION = "transaction"
 
 
 class Chunk(NamedTuple):
@@ -67,7 +77,7 @@ class ChunkIndex:
 class Manifest:
     """What a manifest says.
 
-    ``indexes``: position and stored bytes of each index in ``.indexes``, by ``INDEX_NAMES``; ``None`` where the segment has none.
+    ``indexes``: position and stored bytes of each index in ``.indexes``, by ``IndexType``; ``None`` where the segment has none.
     ``data_key``: the wrapped key; ``None``: nothing is encrypted. ``segment``: its metadata from before the copy had finished, or ``None``.
     """
 
@@ -136,9 +146,9 @@ def read_manifest(data: bytes, *, object: str = "rsm-manifest") -> Manifest:
     chunks = _chunk_index(tree.inner("chunkIndex"))
     encryption = tree.optional("encryption")
     places = tree.inner("segmentIndexes")
-    if missing := [name for name in INDEX_NAMES if name not in places.fields]:
+    if missing := [name for name in IndexType if name not in places.fields]:
         places.fail(missing[0], "it is missing; a segment without that index has null there")
-    indexes = [(name, places.optional(name)) for name in INDEX_NAMES]
+    indexes = [(name, places.optional(name)) for name in IndexType]
     segment = tree.optional("remoteLogSegmentMetadata")
     return Manifest(
         chunks,

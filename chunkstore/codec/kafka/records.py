@@ -19,8 +19,8 @@ from chunkstore.codec.sources import DataSource
 from chunkstore.errors import Damaged, InvalidArgument
 
 __all__ = [
-    "Isolation", "Record", "Transactions", "control_type", "iter_records", "parse_records", "records_data", "scan_transactions",
-    "visible_batches",
+    "ControlRecord", "Isolation", "Record", "Transactions", "control_record", "iter_records", "parse_records", "records_data",
+    "scan_transactions", "visible_batches",
 ]  # fmt: skip
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -29,7 +29,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 _RECORD_BYTES_MIN: Final = 7
 """What a record takes at least: one byte each for length, attributes, two deltas, two lengths and the number of headers."""
 _CONTROL_KEY: Final = Struct(">hh")
-_ABORT, _COMMIT = 0, 1
+_CONTROL_VALUE: Final = Struct(">hi")
 
 
 class Record(NamedTuple):
@@ -50,6 +50,21 @@ class Record(NamedTuple):
     leader_epoch: int
     producer_id: int
     transactional: bool
+
+
+class ControlRecord(NamedTuple):
+    """What a control batch says. ``type``: "abort" or "commit" ends a transaction of ``producer_id``; a number: others, of KRaft's log.
+
+    ``coordinator_epoch`` is ``None`` where the record has none. ``timestamp``: milliseconds since 1970.
+    """
+
+    offset: int
+    timestamp: int
+    version: int
+    type: Literal["abort", "commit"] | int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int | None
 
 
 class Transactions(NamedTuple):
@@ -212,16 +227,18 @@ def _signed64(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def control_type(batch: Batch) -> int | None:
-    """What a control batch says: 0 aborts and 1 commits its producer's transaction, others are of KRaft's log; ``None`` of other batches,
-    and where compaction has emptied it. Raises ``Damaged``, ``Unsupported``."""
+def control_record(batch: Batch) -> ControlRecord | None:
+    """What a control batch says; ``None`` of other batches, and where compaction has emptied it. Raises ``Damaged``, ``Unsupported``."""
     if not batch.control or not batch.count:
         return None
-    key = next(parse_records(batch, records_data(batch, EVERYTHING))).key or b""
+    record = next(parse_records(batch, records_data(batch, EVERYTHING)))
+    key, value = record.key or b"", record.value or b""
     if len(key) < _CONTROL_KEY.size:
         raise _broken(batch, "a control record without version and type")
-    kind: int = _CONTROL_KEY.unpack_from(key)[1]
-    return kind
+    version, number = _CONTROL_KEY.unpack_from(key)
+    kind: Literal["abort", "commit"] | int = "abort" if number == 0 else "commit" if number == 1 else number
+    epoch = _CONTROL_VALUE.unpack_from(value)[1] if number in (0, 1) and len(value) >= _CONTROL_VALUE.size else None
+    return ControlRecord(record.offset, record.timestamp, version, kind, batch.producer_id, batch.producer_epoch, epoch)
 
 
 def scan_transactions(batches: Iterable[Batch], open: Mapping[int, int] | None = None) -> Transactions:
@@ -237,10 +254,11 @@ def scan_transactions(batches: Iterable[Batch], open: Mapping[int, int] | None =
     for batch in batches:
         end_offset = batch.last_offset + 1
         if batch.control:
-            kind = control_type(batch)
-            first_offset = going.pop(batch.producer_id, None) if kind in (_ABORT, _COMMIT) else None
-            if kind == _ABORT and first_offset is not None:
-                aborted.append(AbortedTransaction(batch.producer_id, first_offset, batch.last_offset))
+            found = control_record(batch)
+            ends = found is not None and found.type in ("abort", "commit")
+            first_offset = going.pop(batch.producer_id, None) if ends else None
+            if found is not None and found.type == "abort" and first_offset is not None:
+                aborted.append(AbortedTransaction(batch.producer_id, first_offset, found.offset))
         elif batch.transactional:
             going.setdefault(batch.producer_id, batch.base_offset)
     return Transactions(tuple(aborted), min(going.values(), default=end_offset), going)

@@ -1,12 +1,13 @@
 """The records of ``__remote_log_metadata``: what a broker's metadata manager says of remote log segments.
 
-Promises: versions 0 and 1 of the four records are read, tagged fields that are not known are passed over; a
+Promises: versions 0 and 1 of the four records are read, tagged fields that are not known are passed over, version 0 is written; a
 record is whole, in range and alone in its bytes, or ``Damaged`` with object and position. Leaves out: the topic's batches, and what a
 sequence of records means. FORMAT_FILES.md has the fields.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import pairwise
@@ -15,10 +16,11 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from chunkstore.codec.kafka.checkpoints import LeaderEpoch
 from chunkstore.codec.kafka.names import is_topic
-from chunkstore.errors import Damaged
+from chunkstore.errors import Damaged, InvalidArgument
 
 __all__ = [
-    "RECORDS", "MetadataRecord", "PartitionDeleteState", "RecordKind", "SegmentState", "decode_metadata_record", "fault_of",
+    "NEXT_STATES", "RECORDS", "MetadataRecord", "PartitionDeleteState", "RecordKind", "SegmentState", "decode_metadata_record",
+    "encode_metadata_record", "fault_of",
 ]  # fmt: skip
 
 
@@ -38,6 +40,10 @@ class SegmentState(IntEnum):
     COPY_SEGMENT_FINISHED = 1
     DELETE_SEGMENT_STARTED = 2
     DELETE_SEGMENT_FINISHED = 3
+
+
+NEXT_STATES: Final[Mapping[int | None, tuple[int, ...]]] = {None: (0,), 0: (0, 1, 2), 1: (1, 2), 2: (2, 3), 3: ()}
+"""Which states may follow each one, or none; brokers drop events that say otherwise."""
 
 
 class PartitionDeleteState(IntEnum):
@@ -193,3 +199,35 @@ def decode_metadata_record(data: bytes, *, object: str = "record", position: int
     if fault := fault_of(record):
         reader.fail(fault)
     return record
+
+
+def _uvarint(value: int) -> bytes:
+    return bytes((value,)) if value < 128 else bytes((value & 127 | 128,)) + _uvarint(value >> 7)
+
+
+def _packed(kind: str, value: Any) -> bytes:
+    if kind in _NUMBERS:
+        return _NUMBERS[kind].pack(value)
+    if kind in _STATES:
+        return bytes((value,))
+    if kind == "epochs":
+        return _uvarint(len(value) + 1) + b"".join(_EPOCH.pack(*epoch) for epoch in value)
+    raw = value.encode() if kind == "topic" else value
+    return b"\0" if raw is None else _uvarint(len(raw) + 1) + raw
+
+
+def encode_metadata_record(record: MetadataRecord) -> bytes:
+    """The bytes of ``record`` in version 0, which every broker reads: ``broker_leader_epoch``, and the ``end_offset`` of an update or a
+    deletion, are not in it. ``InvalidArgument`` for values that would not be read again.
+    """
+    fields, _ = _FIELDS[record.kind]
+    tags = b"\1\0\1\1" if record.txn_index_empty else b"\0"
+    try:
+        parts = [_packed(kind, getattr(record, name, None)) for name, kind in fields]
+        data = b"".join([bytes((1, record.kind, 0)), *parts, tags])
+        found = decode_metadata_record(data)
+        if any(getattr(found, name, 0) != getattr(record, name, 0) for name, _ in fields):
+            raise struct.error("a field changes its value")
+    except (Damaged, struct.error) as error:
+        raise InvalidArgument(f"{record} is no such record: {error}", argument="record") from error
+    return data
