@@ -84,7 +84,7 @@ fuzz: $(VENV)/.ready-dev
 crash-points: $(VENV)/.ready-dev
 	CHUNKSTORE_FAULTS=full $(RUN) -m pytest -q -n $(TEST_JOBS) --timeout 0 -m "proof or not proof" tests/faults/test_crash_points.py
 
-# Added up in benchmarks/results/simulate.json. SIMULATE="--total 500000 --first-seed 1" for another campaign.
+# Added up in benchmarks/results/simulate.json. SIMULATE="--seconds 60 --claims 8" for another campaign.
 SIMULATE ?= --seconds 600
 simulate: $(VENV)/.ready-dev
 	PYTHONPATH=.:bindings:journal $(RUN) -m tests.simulator --jobs $(JOBS) --save benchmarks/results/simulate.json $(SIMULATE)
@@ -93,9 +93,9 @@ simulate: $(VENV)/.ready-dev
 mutants: $(VENV)/.ready-dev
 	PYTHONPATH=.:bindings:journal $(RUN) -m tests.simulator.hunt --jobs $(JOBS) --save benchmarks/results/mutants.json $(MUTANTS)
 
-# Some minutes, and a few GiB of memory; saved in benchmarks/results/models.json.
+# Some minutes, and a few GiB of memory.
 models: $(VENV)/.ready-dev
-	$(RUN) -m tests.models --save
+	$(RUN) -m tests.models
 
 # 1 GiB, twenty kills of the writer at random moments, each followed by put --resume.
 soak-put: $(VENV)/.ready-dev

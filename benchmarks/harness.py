@@ -20,8 +20,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import RESULTS, Figure, Report
 from chunkstore import config
-from tests.support.report import RESULTS, Figure, Report
 
 __all__ = [
     "RESULTS", "Figure", "Report", "anonymous_kib", "in_fresh_process", "median", "peak_resident_kib", "processor_s", "scratch", "time_s",

@@ -1,4 +1,4 @@
-"""Servers for all tests, and what every run says at its end: which fresh seeds it ran, which guarantees it did not test, and why.
+"""Servers for all tests, and what every run says at its end: which guarantees it did not test, and why.
 
 A guarantee is named by the reason of a skip that begins with "not tested: " (``tests.support.servers.base.missing``). The
 run's very last line names them again, so that nobody has to scroll.
@@ -19,7 +19,6 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.support.fresh_seeds import FRESH_SEED
 from tests.support.scratch import memory_folder
 from tests.support.servers.base import GUARANTEES, required
 from tests.support.servers.running import moto, rgw, s3_environment
@@ -155,8 +154,7 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the fresh seeds, and the reasons of skipped tests, each once."""
-    _name_fresh_seeds(terminalreporter)
+    """List the reasons of skipped tests, each once."""
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -169,22 +167,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.config.stash[_UNTESTED] = [
         name for name, text in GUARANTEES.items() if any(reason.startswith(f"not tested: {text}") for reason in reasons)
     ]
-
-
-def _name_fresh_seeds(reporter: pytest.TerminalReporter) -> None:
-    """Reports of workers bring their properties along, so this holds in parallel runs, too."""
-    seeds = {
-        str(value): outcome
-        for outcome in ("passed", "failed")
-        for report in reporter.stats.get(outcome, [])
-        for name, value in report.user_properties
-        if name == FRESH_SEED
-    }
-    if seeds:
-        reporter.section("fresh seeds of this run's random runs")
-        named = (seed if outcome == "passed" else f"{seed} FAILED" for seed, outcome in seeds.items())
-        reporter.line(", ".join(named))
-        reporter.line("replay one: python -m tests.simulator --seed N --claims 8")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

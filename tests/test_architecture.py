@@ -15,15 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = {
-    "chunkstore": ROOT / "chunkstore",
-    "chunkstore_bindings": ROOT / "bindings" / "chunkstore_bindings",
-    "chunkstore_journal": ROOT / "journal" / "chunkstore_journal",
-    "pyspark_chunkstore": ROOT / "bindings" / "pyspark_chunkstore",
-    "pyspark_kafka_tiered": ROOT / "bindings" / "pyspark_kafka_tiered",
-    "pyspark_pulsar_offload": ROOT / "bindings" / "pyspark_pulsar_offload",
-}
+from tests.support.paths import PACKAGES, ROOT
+
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 

@@ -9,17 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 from tests.support.wheels import build_wheel, new_environment, pip_install, run
 
-PACKAGES = {
-    "chunkstore": ROOT / "chunkstore",
-    "chunkstore_bindings": ROOT / "bindings" / "chunkstore_bindings",
-    "chunkstore_journal": ROOT / "journal" / "chunkstore_journal",
-    "pyspark_chunkstore": ROOT / "bindings" / "pyspark_chunkstore",
-    "pyspark_kafka_tiered": ROOT / "bindings" / "pyspark_kafka_tiered",
-    "pyspark_pulsar_offload": ROOT / "bindings" / "pyspark_pulsar_offload",
-}
 LOOK = """
 import importlib.metadata as metadata, pathlib, sys
 import importlib.util

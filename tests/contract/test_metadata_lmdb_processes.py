@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,24 @@ from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 from chunkstore.metadata.port import MetadataStore
 from tests.support.lmdb_caches import CONTAINER, made_current, token_directories
 from tests.support.metadata_history import History
+from tests.support.paths import SOURCES
 from tests.support.scripts import ENVIRONMENT
-from tests.support.stopped import stopped_process
+
+
+@contextmanager
+def stopped_process(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Start ``command``, which prints a line when it has got where it is to be stopped."""
+    environ = {**os.environ, "PYTHONPATH": SOURCES}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline(), "it ended before it got there"
+        process.send_signal(signal.SIGSTOP)
+        yield process
+    finally:
+        process.kill()
+        process.wait(120)
+        process.stdout.close()
 
 
 @pytest.fixture

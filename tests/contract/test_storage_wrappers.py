@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from chunkstore.errors import StorageUnavailable
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage
@@ -14,7 +19,49 @@ from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPol
 from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
 from chunkstore_bindings.wrappers.wrapping import layers
 from tests.contract import test_storage_filesystem, test_storage_memory
-from tests.support.flaky import Flaky
+from tests.support.forwarding import Forwarding
+
+T = TypeVar("T")
+
+
+class Flaky(Forwarding):
+    """Every ``every``-th call fails: ``lost`` says whether only the reply is lost, or nothing happened at all.
+
+    ``spared`` operations never fail; those in ``never_lost`` fail before they happen, if at all."""
+
+    def __init__(
+        self,
+        inner: ChunkStorage,
+        *,
+        every: int = 3,
+        lost: bool = False,
+        spared: tuple[str, ...] = (),
+        never_lost: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(inner)
+        self.failed: Counter[str] = Counter()
+        self._every = every
+        self._lost = lost
+        self._spared = spared
+        self._never_lost = never_lost
+        self._lock = threading.Lock()
+        self._calls = 0
+
+    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
+        if operation in self._spared:
+            return call()
+        with self._lock:
+            self._calls += 1
+            fails = self._calls % self._every == 0
+            if fails:
+                self.failed[operation] += 1
+        if fails and not (self._lost and operation not in self._never_lost):
+            raise StorageUnavailable(f"injected before {operation}")
+        answer = call()
+        if fails:
+            raise StorageUnavailable(f"injected: the reply to {operation} was lost")
+        return answer
+
 
 pytestmark = pytest.mark.proof
 

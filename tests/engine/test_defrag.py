@@ -14,7 +14,7 @@ from chunkstore.errors import Damaged, OutcomeUnknown
 from chunkstore.operations.commit_queue import CommitQueue
 from chunkstore.upkeep import defrag as module
 from chunkstore.upkeep.defrag import defrag_step
-from tests.support.data import pattern, problems, refused
+from tests.support.data import lengths, pattern, problems, refused
 from tests.support.forwarding import Hooked
 from tests.support.hooked import is_commit, open_hooked
 from tests.support.rot import flip
@@ -30,10 +30,6 @@ def small_chunks(
     store.seal("small")
     store.create(name, rolling=RollingPolicy(chunk_size_bytes_max=target))
     store.concat(name, 0, "small")
-
-
-def lengths(store: ChunkedSegmentStorage, name: str = "a") -> list[int]:
-    return [chunk.length for chunk in store.layout(name)]
 
 
 def all_is_well(store: ChunkedSegmentStorage, length: int, start: int = 0, name: str = "a") -> None:

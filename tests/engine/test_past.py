@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from chunkstore.engine.replica import Replica
-from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     Closed,
     Damaged,
@@ -26,14 +25,10 @@ from tests.support.clock import jumping_clock
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
 from tests.support.hooked import within
-from tests.support.past import rows_at, rows_of
+from tests.support.past import lsn_of, rows_at, rows_of
 from tests.support.worlds import World
 
 KEEPING_LITTLE: dict[str, Any] = {"rolling": 4, "gc_grace_s": 0, "snapshots_kept": 1}
-
-
-def lsn_of(store: ChunkedSegmentStorage) -> int:
-    return store._container.current.store.head().position.lsn
 
 
 def rows_of_view(view: Replica) -> dict[bytes, bytes]:

@@ -22,14 +22,10 @@ from chunkstore.records.segments import TableRecord
 from tests.support.data import pattern, refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.hooked import open_hooked
-from tests.support.past import live_chunks, rows_at, rows_of
+from tests.support.past import live_chunks, lsn_of, rows_at, rows_of
 from tests.support.worlds import World
 
 KEEPING_LITTLE: dict[str, Any] = {"rolling": 4, "gc_grace_s": 0, "snapshots_kept": 1}
-
-
-def lsn_of(store: ChunkedSegmentStorage) -> int:
-    return store._container.current.store.head().position.lsn
 
 
 def test_a_pin_is_a_record_and_says_what_it_is(world: World) -> None:

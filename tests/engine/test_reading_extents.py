@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,8 +30,8 @@ class Reads(Forwarding):
         self.names: list[str] = []
         self.fails: Callable[[str, tuple[str, ...]], bool] = lambda _operation, _names: False
 
-    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
-        if self.fails(operation, names):
+    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
+        if self.fails(operation, tuple(names)):
             raise StorageUnavailable("planted", object=names[0])
         if operation == "read":
             self.names += names

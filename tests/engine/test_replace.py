@@ -43,10 +43,6 @@ def rows(store: ChunkedSegmentStorage) -> dict[bytes, bytes]:
         return {key: raw for key, raw in view.scan(b"\x01", b"\xff") if is_row(key)}
 
 
-def lengths(store: ChunkedSegmentStorage, name: str = "a") -> list[int]:
-    return [chunk.length for chunk in store.layout(name)]
-
-
 def _into_another(store: ChunkedSegmentStorage) -> None:
     store.seal("a")
     store.create("b")

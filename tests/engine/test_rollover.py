@@ -6,14 +6,10 @@ import pytest
 
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
-from tests.support.data import pattern
+from tests.support.data import lengths, pattern
 from tests.support.worlds import EVERY_WORLD, World
 
 pytestmark = EVERY_WORLD
-
-
-def lengths(store: ChunkedSegmentStorage, name: str = "a") -> list[int]:
-    return [chunk.length for chunk in store.layout(name)]
 
 
 @pytest.mark.parametrize("size_max", [1, 3, 8])

@@ -3,7 +3,7 @@ neither collecting nor checking stops there (protocol 3.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, TypeVar, get_args
 
@@ -39,9 +39,9 @@ class Guarding(Forwarding):
         super().__init__(inner)
         self.strayed: list[tuple[str, tuple[str, ...]]] = []
 
-    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
+    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
         if any(not name.startswith("default/") or ".." in name for name in names):
-            self.strayed.append((operation, names))
+            self.strayed.append((operation, tuple(names)))
         return call()
 
 

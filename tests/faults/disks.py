@@ -56,7 +56,8 @@ class SmallDisk:
         self._filler.unlink()
 
 
-def _run(*command: str) -> None:
+def run(*command: str) -> None:
+    """A command that has to succeed."""
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
@@ -68,19 +69,19 @@ def small_disk(kind: FileSystem, folder: Path, size_bytes: int = SIZE_BYTES) -> 
     point.mkdir()
     try:
         if kind == "tmpfs":
-            _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(point))
+            run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(point))
         else:
             image = folder / "image"
             with open(image, "wb") as file:
                 file.truncate(size_bytes)
             mkfs = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin") or "mkfs.ext4"
             # No reserve for root: full means full.
-            _run(mkfs, "-q", "-m", "0", str(image))
-            _run("mount", "-o", "loop", str(image), str(point))
+            run(mkfs, "-q", "-m", "0", str(image))
+            run("mount", "-o", "loop", str(image), str(point))
     except (OSError, subprocess.CalledProcessError) as error:
         why = getattr(error, "stderr", "") or str(error)
         pytest.skip(f"disk full is not tested on {kind}: mounting needs root and {kind} ({why.strip()})")
     try:
         yield SmallDisk(point)
     finally:
-        _run("umount", "-l", str(point))
+        run("umount", "-l", str(point))

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.metadata.keys import SESSION
 from chunkstore.records.segments import AttributeValue
-from tests.support.alone import alone
+from tests.support.alone import abandon
 from tests.support.disk import Disk, DiskStorage
 from tests.support.faulty import FaultyChunkStorage, Outcome
 from tests.support.worlds import FULL_RUN, VARIANTS, Kind, Mode, World
@@ -146,12 +146,8 @@ class Ground:
         return self.world.open(storage=self.world.raw_storage(), op_deadline_s=AMPLE_S)
 
     def abandon(self, store: ChunkedSegmentStorage) -> None:
-        """What the end of a process does: no call, no write, but threads end and the cache is let go, not marked clean."""
-        alone(store, 5)
-        store._container.pool.close()
-        store._container.closed = True
-        for item in (store._container.current.store, *(retired for _, retired in store._container._retired)):
-            item.close(clean=False)
+        """Its process ends."""
+        abandon(store)
         if store in self.world._open:
             self.world._open.remove(store)
 

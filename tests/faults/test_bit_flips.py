@@ -9,7 +9,7 @@ By default one bit of each byte of the journal is flipped, another one from byte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,8 +19,9 @@ from chunkstore.metadata.memory import MemoryMap, MemoryMetadataCache, MemoryShe
 from chunkstore_journal.objects import LatestHint, VoidedHint, decode_latest, encode_latest, encode_voided
 from tests.faults import tiny
 from tests.faults.ground import FULL_RUN
-from tests.faults.tiny import NAMES, Mode, Recovered, Tiny, recover, settings, storage_of
+from tests.faults.tiny import NAMES, Recovered, Tiny, recover, settings, storage_of
 from tests.support.data import problems
+from tests.support.worlds import Mode, ShelfCache
 
 SHARES = 4
 LOUD = (Damaged, Unsupported)
@@ -61,20 +62,15 @@ def check_exact_or_loud(made: Tiny, objects: dict[str, bytes], what: str, shelf:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("share", range(SHARES))
-def test_every_bit_of_a_closed_container(
-    mode: Mode, share: int, record_property: Callable[[str, object], None]
-) -> None:
+def test_every_bit_of_a_closed_container(mode: Mode, share: int) -> None:
     made = tiny.make(mode, closed=True)
-    flips = loud = 0
+    loud = 0
     for name, data in made.metadata.items():
         for position, damaged in flipped(data):
             if position % SHARES != share:
                 continue
-            flips += 1
             loud += check_exact_or_loud(made, {**made.objects, name: damaged}, f"{name}, byte {position}")
     assert loud
-    record_property("flips", flips)
-    print(f"{mode}, share {share}: {flips} flips, {loud} loud")
 
 
 def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
@@ -95,7 +91,10 @@ def read_all(made: Tiny, objects: dict[str, bytes], shelf: MemoryShelf) -> tuple
     with storage_of(objects) as storage:
         try:
             with open_store_on(
-                storage, take_over=True, settings=settings(made.mode), cache=tiny.LazyCache(storage, copy_shelf(shelf))
+                storage,
+                take_over=True,
+                settings=settings(made.mode),
+                cache=ShelfCache(storage, "default", "owner", copy_shelf(shelf)),
             ) as store:
                 found: bytes | Damaged
                 try:
@@ -161,7 +160,7 @@ def last_record_at(made: Tiny) -> int:
 
 
 @pytest.mark.proof
-def test_every_bit_of_a_killed_container(mode: Mode, record_property: Callable[[str, object], None]) -> None:
+def test_every_bit_of_a_killed_container(mode: Mode) -> None:
     """The former stream and the rest are as above; the newest stream is looked at here."""
     made = tiny.make(mode, closed=False)
     flips = cut = 0
@@ -183,8 +182,6 @@ def test_every_bit_of_a_killed_container(mode: Mode, record_property: Callable[[
             cut += 1
     assert flips > 1000
     assert (cut > 0) == (mode == "append")
-    record_property("flips", flips)
-    print(f"killed, {mode}: {flips} flips, {cut} cut")
 
 
 def test_every_object_removed_from_a_closed_container(mode: Mode) -> None:
@@ -194,7 +191,7 @@ def test_every_object_removed_from_a_closed_container(mode: Mode) -> None:
     for name in made.metadata:
         objects = {other: data for other, data in made.objects.items() if other != name}
         with storage_of(objects) as storage:
-            cache = tiny.LazyCache(storage, MemoryShelf())
+            cache = ShelfCache(storage, "default", "owner", MemoryShelf())
             try:
                 with open_store_on(storage, settings=settings(mode), cache=cache) as store:
                     if tiny.rows_of(store._container.current.store) != made.state:

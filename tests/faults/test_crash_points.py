@@ -21,17 +21,73 @@ import gc
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from tests.faults.crash_list import SUBJECTS, Subject, enumerate_cases, run_case
-from tests.faults.crash_runs import Case, OperationRun
+from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
 from tests.faults.ground import FULL_RUN, GROUNDS, Place
-from tests.faults.scenarios import OPERATIONS, Operation
-from tests.support.faulty import Outcome
+from tests.faults.scenarios import OPENINGS, OPERATIONS, Operation
+from tests.support.faulty import Outcome, When
 from tests.support.worlds import USUAL, Mode
+
+Make = Callable[[Place, Mode, Path], Interrupted]
+
+
+class Subject(NamedTuple):
+    """One thing that is interrupted. ``first``: a fault that belongs to it; the cases lie behind that."""
+
+    name: str
+    make: Make
+    first: tuple[When, Outcome] | None = None
+
+
+SUBJECTS: tuple[Subject, ...] = (
+    *(Subject(item.name, partial(OperationRun, item), item.first) for item in OPERATIONS),
+    *(Subject(f"open {item.name}", partial(OpeningRun, item)) for item in OPENINGS),
+)
+
+
+class Enumerated(NamedTuple):
+    """All cases of a run, and what a run with a fault is compared with."""
+
+    cases: list[Case]
+    expected: object
+
+
+def enumerate_cases(subject: Subject, place: Place, mode: Mode, folder: Path) -> Enumerated:
+    """Record a run, and list everything that can happen to it."""
+    made = subject.make(place, mode, folder / "trace")
+    try:
+        trace, expected = made.trace()
+    finally:
+        made.close()
+    assert trace
+    if subject.first is None:
+        return Enumerated(all_cases(trace, place), expected)
+    made = subject.make(place, mode, folder / "behind")
+    try:
+        trace = made.behind(subject.first)
+    finally:
+        made.close()
+    assert trace, "nothing follows the first fault"
+    return Enumerated(all_cases(trace, place, subject.first), expected)
+
+
+def run_case(subject: Subject, place: Place, mode: Mode, folder: Path, case: Case, expected: object) -> bool:
+    """Run one case; its name is added to what it raises. Returns whether all its faults happened."""
+    run = subject.make(place, mode, folder)
+    try:
+        run.run(case, expected)
+    except BaseException as error:
+        error.add_note(f"{subject.name} in {place}-{mode}, {case.id}")
+        raise
+    finally:
+        run.close()
+    return run.reached(case)
+
 
 CASES_PER_TEST = {"memory": 2, "filesystem": 1, "disk": 2}
 OUTAGES = frozenset(("append", "append-rolls-over", "table-put", "commit", "snapshot", "collect", "roll", "close"))
@@ -81,21 +137,18 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize(("subject", "variant"), CHOSEN, indirect=["variant"])
-def test_all_or_nothing(
-    subject: Subject, variant: tuple[Place, Mode], folder: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_all_or_nothing(subject: Subject, variant: tuple[Place, Mode], folder: Path) -> None:
     found = enumerate_cases(subject, *variant, folder)
     cases = share_of(found.cases, variant[0], f"{subject.name} {variant}")
     reached = sum(run_case(subject, *variant, folder / str(case.number), case, found.expected) for case in cases)
     assert reached >= 0.8 * len(cases) - 1, "where the machine is slow a keeper's call may come between"
-    what = f"{subject.name} in {'-'.join(variant)}: {found.calls} calls, {len(found.cases)} cases"
-    say(record_property, what, len(cases))
+    gc.collect()
 
 
 @pytest.mark.parametrize("variant", USUAL, ids="-".join, indirect=True)
 @pytest.mark.parametrize("operation", [item for item in OPERATIONS if item.name in OUTAGES], ids=lambda item: item.name)
 def test_outage_ends_within_the_deadline_and_is_survived(
-    operation: Operation, variant: tuple[Place, Mode], folder: Path, record_property: Callable[[str, object], None]
+    operation: Operation, variant: tuple[Place, Mode], folder: Path
 ) -> None:
     """From some call on nothing answers any more; the caller hears so in time, and goes on once the storage is back."""
     short: dict[str, Any] = {"op_deadline_s": 0.05, "undecided_s_max": 0.05}
@@ -116,10 +169,4 @@ def test_outage_ends_within_the_deadline_and_is_survived(
             raise
         finally:
             run.close()
-    say(record_property, f"outage in {operation.name} in {'-'.join(variant)}", len(chosen))
-
-
-def say(record_property: Callable[[str, object], None], what: str, cases: int) -> None:
-    record_property("fault_cases", cases)
-    print(f"{what}, {cases} run")
     gc.collect()

@@ -24,7 +24,7 @@ from chunkstore.operations.spill import Spiller
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.disks import FileSystem, SmallDisk, small_disk
-from tests.support.alone import alone
+from tests.support.alone import abandon
 from tests.support.data import problems
 from tests.support.forwarding import Hooked, nothing
 from tests.support.hooked import wait_for
@@ -143,12 +143,6 @@ class Shop:
             self.append(name, b" goes on;" * 100)
         self.verify()
         assert problems(self.store.check("deep")) == []
-
-    def kill(self) -> None:
-        """End the store's threads without a word to the storage."""
-        alone(self.store)
-        self.store._container.closed = True
-        self.store._container.current.store.close(clean=False)
 
     def close(self) -> None:
         with contextlib.suppress(ChunkstoreError):
@@ -280,7 +274,7 @@ def test_a_disk_filled_to_the_last_byte_comes_back_by_itself(
             disk.fill()
             here.append_until_full(50)
         if killed:
-            here.kill()
+            abandon(here.store)
             here._storages[-1].close()  # a process that is gone holds no file open, and so no space
             disk.fill()
             here.store = here.open()

@@ -22,7 +22,7 @@ from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.following import open_replica_on
 from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from tests.faults.disks import SmallDisk, small_disk
+from tests.faults.disks import SmallDisk, run, small_disk
 from tests.support.forwarding import Hooked
 from tests.support.hooked import within
 
@@ -31,15 +31,11 @@ pytestmark = pytest.mark.proof
 IMAGE_BYTES = 200 * MIB
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
-
-
 @contextlib.contextmanager
 def mounted(image: Path, point: Path) -> Iterator[Path]:
     point.mkdir(exist_ok=True)
     try:
-        _run("mount", "-o", "loop", str(image), str(point))
+        run("mount", "-o", "loop", str(image), str(point))
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(
             f"pages that are lost are not tested: mounting needs root ({getattr(error, 'stderr', '') or error})"
@@ -47,7 +43,7 @@ def mounted(image: Path, point: Path) -> Iterator[Path]:
     try:
         yield point
     finally:
-        _run("umount", "-l", str(point))
+        run("umount", "-l", str(point))
 
 
 @pytest.fixture
@@ -60,7 +56,7 @@ def disk(tmp_path: Path) -> Iterator[tuple[SmallDisk, Path]]:
         mkfs = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
         if mkfs is None:
             pytest.skip("pages that are lost are not tested: no mkfs.ext4")
-        _run(mkfs, "-q", "-O", "^has_journal", "-b", "4096", "-E", "lazy_itable_init=1,nodiscard", str(image))
+        run(mkfs, "-q", "-O", "^has_journal", "-b", "4096", "-E", "lazy_itable_init=1,nodiscard", str(image))
         yield below, image
 
 

@@ -20,6 +20,8 @@ from chunkstore_journal.record import HEADER_BYTES, LogReader, RecordHeader, enc
 from tests.faults import tiny
 from tests.faults.ground import FULL_RUN
 from tests.faults.tiny import NAMES, recover, settings, storage_of
+from tests.support.alone import abandon
+from tests.support.worlds import ShelfCache
 
 Text = Callable[[bytes, RecordHeader, int], list[bytes]]
 """What is appended, from the log so far, its last header, and the byte of the log at which it will be."""
@@ -46,7 +48,7 @@ class Torn(NamedTuple):
 
 def torn(text: Text) -> Torn:
     with storage_of({}) as storage:
-        cache = tiny.LazyCache(storage, MemoryShelf())
+        cache = ShelfCache(storage, "default", "owner", MemoryShelf())
         store = open_store_on(
             storage, settings=replace(settings("append"), default_rolling=RollingPolicy()), cache=cache
         )
@@ -67,7 +69,7 @@ def torn(text: Text) -> Torn:
         states.append(tiny.rows_of(store._container.current.store))
         assert store.read("log", 0, 1 << 20) == b"acknowledged" + b"".join(pieces)
         assert {chunk.kind for chunk in store.layout("log")} == {"inline"}
-        tiny.abandon(store)
+        abandon(store)
         before, after = map(tiny.unplaced, states[-2:])
         return Torn(tiny.objects_of(storage), name, begin, (before, after))
 

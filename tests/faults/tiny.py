@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from chunkstore import runtime
 from chunkstore.assembly import open_store_on
@@ -23,9 +23,9 @@ from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.claim import new_attempt
 from chunkstore_journal.container import read_format
 from chunkstore_journal.service import ContainerJournal
-from tests.support.alone import alone
+from tests.support.alone import abandon
+from tests.support.worlds import Mode, ShelfCache
 
-Mode = Literal["slot", "append"]
 T = TypeVar("T")
 Objects = Mapping[str, bytes]
 NAMES = ContainerNames("default")
@@ -99,12 +99,6 @@ def objects_of(storage: MemoryChunkStorage) -> dict[str, bytes]:
     return {name: bytes(chunk.data) for name, chunk in sorted(storage._chunks.items())}
 
 
-def abandon(store: ChunkedSegmentStorage) -> None:
-    """End the threads of a store that is not closed."""
-    alone(store, 5)
-    store._container.pool.close()
-
-
 @functools.cache
 def make(mode: Mode, *, closed: bool, inline: bool = True, behind: bytes = b"") -> Tiny:
     """Two epochs that were opened and one void between them, a snapshot, records behind it, two extents or one chunk of data or two.
@@ -114,7 +108,7 @@ def make(mode: Mode, *, closed: bool, inline: bool = True, behind: bytes = b"") 
         shelf = MemoryShelf()
 
         def open_it() -> ChunkedSegmentStorage:
-            uuid_cache = LazyCache(storage, shelf)
+            uuid_cache = ShelfCache(storage, "default", "owner", shelf)
             return open_store_on(storage, settings=settings(mode, inline=inline), cache=uuid_cache, take_over=True)
 
         def note(store: ChunkedSegmentStorage) -> None:
@@ -145,20 +139,7 @@ def make(mode: Mode, *, closed: bool, inline: bool = True, behind: bytes = b"") 
             store.close()
         else:
             abandon(store)
-        state = rows_of(store._container.current.store) if not closed else states[-1]
-        return Tiny(mode, objects_of(storage), state, tuple(states), content, shelf)
-
-
-class LazyCache(MemoryMetadataCache):
-    """A cache on a shelf for a container that may not exist yet."""
-
-    def __init__(self, storage: MemoryChunkStorage, shelf: MemoryShelf) -> None:
-        self._storage = storage
-        super().__init__(b"", "here", shelf=shelf)
-
-    def open_current(self) -> MetadataStore | None:
-        self._key = read_format(self._storage, NAMES).uuid, *self._key[1:]
-        return super().open_current()
+        return Tiny(mode, objects_of(storage), states[-1], tuple(states), content, shelf)
 
 
 class _InlinePool:

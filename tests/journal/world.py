@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -54,7 +54,7 @@ class Wire(Forwarding):
     def count(self, operations: frozenset[str] = COUNTED) -> int:
         return sum(operation in operations for operation, _ in self.calls)
 
-    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
+    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
         self.calls.append((operation, names[0]))
         self.before(operation, names[0])
         result = call()

@@ -9,46 +9,15 @@ behind an OPEN no address lies at or behind a cut. It reads rows and bytes with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple
 
 from chunkstore.checksum import crc32c
-from tests.judges.stored_records import CHUNK_FIELDS, GARBAGE_FIELDS, SEGMENT_FIELDS, Open, decode_row
+from tests.judges.stored_records import CHUNK_FIELDS, GARBAGE_FIELDS, SEGMENT_FIELDS, decode_row
 
 SPILL: Final = 16
 _INLINE: Final = 2
 _NO_OBJECT: Final = 0xA0
 """How the text begins that names no object: nearly all rows of chunks have it."""
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class _Entry(Protocol):
-    @property
-    def written(self) -> int: ...
-    @property
-    def time_ms(self) -> int: ...
-
-
-class _History(Protocol):
-    """What is asked of the history."""
-
-    rows: dict[bytes, bytes]
-    opens: dict[int, Open]
-    arrived: list[bytes]
-    removed: dict[bytes, int]
-    pins: dict[bytes, int]
-
-    @property
-    def append(self) -> bool: ...
-    @property
-    def entries(self) -> Sequence[_Entry]: ...
-    def report(self, invariant: int, message: str) -> None: ...
-    def put(self, mapping: dict[K, V], key: K, value: V) -> None: ...
-    def drop(self, mapping: dict[K, V], key: K) -> None: ...
-    def bytes_of(self, identity: bytes) -> bytes | None: ...
-    def extent(self, raw: bytes) -> bytes | None: ...
 
 
 class Gone(NamedTuple):
@@ -78,7 +47,7 @@ def _order(place: str) -> tuple[int, int]:
 class Extents:
     """Those of one history. ``rows`` and ``gone`` change with it, and go back with it."""
 
-    def __init__(self, history: _History) -> None:
+    def __init__(self, history: Any) -> None:  # the ``StoredHistory`` that makes it
         self._history = history
         self.rows: dict[bytes, bytes] = {}
         """The rows of all extents, in lists and in garbage, by their ids."""

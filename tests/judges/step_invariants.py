@@ -35,13 +35,6 @@ _FINDINGS = frozenset(("SegmentNotFound", "BadOffset", "SegmentTruncated"))
 """Errors that say something about the present."""
 
 
-class Violation(NamedTuple):
-    """An invariant, by its number in protocol 4, and what broke it."""
-
-    invariant: int
-    message: str
-
-
 class _Name(NamedTuple):
     kind: Literal["format", "claim", "slot", "log", "chunk", "snapshot", "other"]
     epoch: int = 0
@@ -53,7 +46,7 @@ class StepInvariants:
     """See the module. One per run and container; everything that happens must be told, from the container's creation on.
 
     Arguments: ``names`` and ``container`` as the container has them; ``content``: an object's present, visible bytes, or None;
-    ``on_violation`` is called for each violation, which also goes into ``violations``; ``now``: the clock of events' times.
+    ``report`` is told of each violation: the invariant's number in protocol 4, and what broke it; ``now``: the clock of events' times.
     """
 
     def __init__(
@@ -61,11 +54,11 @@ class StepInvariants:
         names: ContainerNames,
         container: ContainerFormat,
         content: Callable[[str], bytes | None],
-        on_violation: Callable[[Violation], None] | None = None,
-        now: Callable[[], int] = lambda: 0,
+        report: Callable[[int, str], None],
+        now: Callable[[], int],
     ) -> None:
-        self.violations: list[Violation] = []
-        self.history = StoredHistory(names, container.uuid, container.mode, content, self._report, now)
+        self._report = report
+        self.history = StoredHistory(names, container.uuid, container.mode, content, report, now)
         self.fence_by_stat = True
         """Whether a look at a name tells the truth: then a fenced look may not answer behind a stranger's claim."""
         self.fence_at_tail = False
@@ -74,7 +67,6 @@ class StepInvariants:
         """Until when what a record removed stays where it is for a process, of the record's label and of when it was written."""
         self._names = names
         self._content = content
-        self._on_violation = on_violation
         self._known: dict[str, _Name] = {}
         self._slots: dict[str, bytes] = {}
         self._offers: dict[tuple[str, str], bytes] = {}
@@ -98,12 +90,6 @@ class StepInvariants:
     def owners(self) -> dict[int, str]:
         """The process that claimed each epoch."""
         return self._owner_of
-
-    def _report(self, invariant: int, message: str) -> None:
-        violation = Violation(invariant, message)
-        self.violations.append(violation)
-        if self._on_violation is not None:
-            self._on_violation(violation)
 
     def _parse(self, name: str) -> _Name:
         found = self._known.get(name)
@@ -435,12 +421,11 @@ class StepInvariants:
             self._report(13, f"{what} cut off lsn {self._shown[0]}, which a replica has shown")
             self._shown = _GENESIS
 
-    def finish(self) -> list[Violation]:
-        """The end: what must hold of everything. Returns all violations."""
+    def finish(self) -> None:
+        """The end: what must hold of everything."""
         self._check_promises("the end")
         self.history.extents.judge_all("at the end")
         history = self.history
         for epoch in range(1, history.top):
             if epoch not in history.opens and (epoch, 0) not in history.seals:
                 self._report(2, f"slot 0 of epoch {epoch} was never decided, though epoch {history.top} opened")
-        return self.violations

@@ -82,7 +82,7 @@ class StoredHistory:
         mode: str,
         content: Callable[[str], bytes | None],
         report: Callable[[int, str], None],
-        now: Callable[[], int] = lambda: 0,
+        now: Callable[[], int],
     ) -> None:
         self._names = names
         self._uuid = container
@@ -147,15 +147,6 @@ class StoredHistory:
     def digest_at(self, lsn: int) -> int:
         """The state digest behind a record of H; 0 where H begins."""
         return self.entries[lsn - 1].digest if lsn else 0
-
-    def rows_at(self, lsn: int) -> dict[bytes, bytes]:
-        """The rows behind a record of H."""
-        rows = dict(self.rows)
-        for entry in reversed(self.entries[lsn:]):
-            for mapping, key, old in reversed(entry.undo):
-                if mapping is self.rows:
-                    rows.pop(key, None) if old is _MISSING else rows.update({key: old})
-        return rows
 
     def bytes_of(self, identity: bytes) -> bytes | None:
         """What the storage holds for a chunk now; None: nothing."""
@@ -347,9 +338,9 @@ class StoredHistory:
             ops, rows, snapshot = decode_payload(record)
         else:
             ops, rows, snapshot = [], opened.rows, opened.snapshot
-            self._put(self.open_lsns, record.epoch, record.lsn)
+            self.put(self.open_lsns, record.epoch, record.lsn)
         if snapshot is not None:
-            self._put(self.snapshots, *snapshot)
+            self.put(self.snapshots, *snapshot)
         written = self._written.setdefault(record.hash, self._now())
         spilled = self.extents.spilled_segments(ops)
         self._apply_rows(rows, record.lsn, record.epoch, written)
@@ -371,20 +362,17 @@ class StoredHistory:
 
     # State
 
-    def _put(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
+    def put(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
+        """Change what the record at hand changes, and its going back puts back."""
         self._undo.append((mapping, key, mapping.get(key, _MISSING)))
         if value is _MISSING:
             mapping.pop(key, None)
         else:
             mapping[key] = value
 
-    def put(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
-        """Change what the record at hand changes, and its going back puts back."""
-        self._put(mapping, key, value)
-
     def drop(self, mapping: dict[Any, Any], key: Any) -> None:
         """The same, of what is no more."""
-        self._put(mapping, key, _MISSING)
+        self.put(mapping, key, _MISSING)
 
     def _stored_value(self, op: Sequence[Any], *, last: bool) -> bytes | None:
         """The value that a put has left; None where the record has changed the row once more."""
@@ -398,12 +386,12 @@ class StoredHistory:
             _, target, offset, source = op[:4]
             if source in self._tails:
                 start, chunk = self._tails[source]
-                self._put(self._tails, target, (offset + start, chunk))
+                self.put(self._tails, target, (offset + start, chunk))
         if op[0] == SPILL and op[2] <= self._tails[op[1]][0] < op[3]:
             # What spills have made nothing else makes longer: no append goes there.
-            self._put(self._tails, op[1], (op[4][-1][0] if op[4] else op[2], b""))
+            self.put(self._tails, op[1], (op[4][-1][0] if op[4] else op[2], b""))
         if op[0] == _REPLACE and op[2] <= self._tails[op[1]][0] < op[3]:
-            self._put(self._tails, op[1], tuple(op[4][-1]))
+            self.put(self._tails, op[1], tuple(op[4][-1]))
         if op[0] not in _APPENDING:
             return None
         _, segment, offset, length, chunks = op[:5]
@@ -419,7 +407,7 @@ class StoredHistory:
                 found += content[position - begin : start - begin]
                 position = start
             if chunk:
-                self._put(self._tails, segment, (start, chunk))
+                self.put(self._tails, segment, (start, chunk))
         return found if len(found) == length else None
 
     def _apply_rows(self, rows: Sequence[Sequence[Any]], lsn: int, epoch: int, written: int) -> None:
@@ -436,15 +424,15 @@ class StoredHistory:
                         self.report(18, f"lsn {lsn} of epoch {epoch} adds a chunk of epoch {chunk_epoch(key[1:])}")
                     elif decode_row(old, CHUNK_FIELDS)[2] != decode_row(value, CHUNK_FIELDS)[2]:
                         self.report(18, f"lsn {lsn} of epoch {epoch} writes a chunk of epoch {chunk_epoch(key[1:])}")
-            self._put(self.rows, key, _MISSING if value is None else value)
+            self.put(self.rows, key, _MISSING if value is None else value)
             if key[:1] == b"C" and (value is not None or key[1:] in self.extents.rows):
                 self.extents.changed(key, value, lsn, written)
-        self._put(self._digest, "digest", digest % _MODULUS)
+        self.put(self._digest, "digest", digest % _MODULUS)
         for key, value in rows:
             if key[:1] == b"G" and value is not None:
                 self._remove(value, lsn)
             elif key[:1] == b"P":
-                self._put(self.pins, key, _MISSING if value is None else decode_row(value, PIN_FIELDS)[0])
+                self.put(self.pins, key, _MISSING if value is None else decode_row(value, PIN_FIELDS)[0])
 
     def _remove(self, value: bytes, lsn: int) -> None:
         identity, _, count = decode_row(value, GARBAGE_FIELDS)[:3]
@@ -455,7 +443,7 @@ class StoredHistory:
                 return
             if identity in self.removed:
                 return  # the rest of a range that is being collected
-            self._put(self.removed, identity, lsn)
+            self.put(self.removed, identity, lsn)
             identity = decode_row(raw, CHUNK_FIELDS)[5]
 
     # Going back

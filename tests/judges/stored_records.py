@@ -220,17 +220,6 @@ def decode_claim(data: bytes) -> Claim:
     return Claim(*_fields(_small_object(data, 2), int, bytes, str, int))
 
 
-def decode_format(data: bytes) -> tuple[bytes, str]:
-    """A container's uuid and journal mode."""
-    uuid, _, mode = _fields(_small_object(data, 1), bytes, int, int)
-    return uuid, "append" if mode == 2 else "slot"
-
-
-def kind_of(data: bytes) -> int:
-    """The type that a record says it has; 0 where there is none."""
-    return data[5] if record_size(data, 0) == len(data) else 0
-
-
 def decode_row(value: bytes, fields: int) -> list[Any]:
     """The fields of a row behind its two version numbers."""
     values = _unpack(value)

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.models.append import HARMLESS, AppendModel
@@ -15,10 +13,8 @@ from tests.models.scopes import REFUTED, SMALL, Scope
 
 
 @pytest.mark.parametrize("scope", SMALL, ids=lambda scope: scope.name)
-def test_the_protocol_holds(scope: Scope, record_property: Callable[[str, object], None]) -> None:
+def test_the_protocol_holds(scope: Scope) -> None:
     found = explore(scope.model())
-    record_property("states", found.states)
-    print(f"{scope.name}: {found}")
     assert found.violation is None, " > ".join(found.trace)
     assert found.states > 50
 
@@ -27,7 +23,6 @@ def test_the_protocol_holds(scope: Scope, record_property: Callable[[str, object
 @pytest.mark.parametrize("scope", REFUTED, ids=lambda scope: f"{scope.name}-{'-'.join(scope.mutants)}")
 def test_every_mutant_is_refuted(scope: Scope) -> None:
     found = explore(scope.model())
-    print(f"{scope.name} {scope.mutants}: {found}: {' > '.join(found.trace)}")
     assert found.violation is not None, (
         f"{found.states} states and no violation: the model is too weak for {scope.mutants}"
     )

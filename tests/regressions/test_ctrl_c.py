@@ -10,14 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from chunkstore import runtime
 from tests.support.interrupted import INTERRUPTS_LEAST
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT, SOURCES
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("append", "event"), ("slot", "row")])
@@ -27,7 +25,7 @@ def test_whoever_is_interrupted_leaves_the_store_as_it_should_be(mode: str, kind
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.interrupted", mode, kind, "1", "7"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "bindings"), str(ROOT / "journal")))},
+        env={**os.environ, "PYTHONPATH": SOURCES},
         capture_output=True,
         timeout=120,
         check=True,

@@ -12,6 +12,7 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.storage import BaseChunkStorage, ChunkHandle, ChunkRange, ChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
+from chunkstore_bindings.wrappers import wrapping
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
 from tests.support.hooked import open_hooked
@@ -20,6 +21,12 @@ from tests.support.worlds import World
 
 class Oops(Exception):
     """Not one of ours."""
+
+
+@pytest.fixture(autouse=True)
+def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hooked storage is taken for one that is built on nothing of ours."""
+    monkeypatch.setattr(wrapping, "layers", lambda storage: iter((storage,)))
 
 
 def hooked(world: World, **settings: Any) -> tuple[ChunkedSegmentStorage, Hooked]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -13,10 +15,28 @@ from chunkstore.errors import (
 )
 from chunkstore_journal.claim import new_attempt
 from tests.support.data import problems, refused
-from tests.support.forked import in_forked_child
 from tests.support.forwarding import Hooked, nothing
 from tests.support.hooked import in_thread, open_hooked
 from tests.support.worlds import World
+
+
+def in_forked_child(call: Callable[[], str], wait_s: float = 20.0) -> str:
+    """What ``call`` answers in a child made by fork; nothing if it takes longer than ``wait_s``."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            threading.Timer(wait_s, lambda: os._exit(1)).start()
+            answer = call()
+        except BaseException as error:  # noqa: BLE001
+            answer = f"failed: {error!r}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        answer = file.read()
+    os.waitpid(pid, 0)
+    return answer
 
 
 def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

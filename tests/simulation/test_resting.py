@@ -9,9 +9,8 @@ import pytest
 from chunkstore.config import Settings, Tuning
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ContainerBusy
-from tests.simulator.jobs import Job
 from tests.simulator.scheduler import NS
-from tests.simulator.world import Process, World
+from tests.simulator.world import Job, Process, World
 
 LEASE_S, PERIOD_S = 5.0, 30.0
 LATE_S = 1.0

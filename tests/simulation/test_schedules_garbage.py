@@ -12,7 +12,7 @@ from chunkstore.records.names import chunk_id
 from chunkstore.upkeep.sweep import SweepReport
 from tests.simulation.scene import ALL, S3, SEGMENT, SLOT, Owner, Scene, scene_of, worlds
 from tests.simulator import Rule, Weather
-from tests.simulator.finals import patiently
+from tests.simulator.checks import patiently
 from tests.support.past import live_chunks, rows_at, rows_of
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
@@ -17,19 +16,14 @@ from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from chunkstore_bindings.wrappers.probe import PROBE_RACERS
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
-from chunkstore_bindings.wrappers.wrapping import WrappingChunkStorage
 from tests.simulation.scene import ALL, APPEND, SEGMENT, Owner, Scene, scene_of, worlds
 from tests.simulation.test_schedules_fence import test_01_zombie_append_after_tail as zombie_append_after_tail
 from tests.support.fake_webhdfs import Asked, FakeWebHdfs, Fault
+from tests.support.forwarding import Forwarding
 
-T = TypeVar("T")
 
-
-class Server(WrappingChunkStorage):
+class Server(Forwarding):
     """A storage behind a server, which says who it is."""
-
-    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
-        return call()
 
     def server_identity(self) -> Mapping[str, str]:
         return {"server": "the same as ever"}
@@ -178,16 +172,13 @@ def test_46_webhdfs_rename_reply_lost() -> None:
             assert fake.renames >= lost
 
 
-class NegativeDentries(WrappingChunkStorage):
+class NegativeDentries(Forwarding):
     """A name that was looked for and not there stays not there, however long it has been: a network file system's client."""
 
     def __init__(self, inner: ChunkStorage) -> None:
         super().__init__(inner)
         self.missing: set[str] = set()
         self.lies = 0
-
-    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
-        return call()
 
     def exists(self, name: str) -> bool:
         if name in self.missing:

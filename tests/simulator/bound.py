@@ -73,21 +73,3 @@ class Port:
             operation = "remove"
         remote = self._backend.busy if remote is None else remote
         return wire.call(operation, step, name, apply, data=data, changes=changes, remote=remote)
-
-
-class Replaced:
-    """Attributes of modules and classes that stand for others until ``close``."""
-
-    def __init__(self) -> None:
-        self._before: list[tuple[Any, str, Any]] = []
-
-    def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Let ``owner.name`` be ``value``."""
-        self._before.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
-
-    def close(self) -> None:
-        """Bring everything back."""
-        while self._before:
-            owner, name, before = self._before.pop()
-            setattr(owner, name, before)

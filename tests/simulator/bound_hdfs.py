@@ -16,7 +16,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.hdfs.names import escape, unescape
 from chunkstore_bindings.hdfs.rest import Lost, Refused
 from chunkstore_bindings.hdfs.storage import HdfsChunkStorage
-from tests.simulator.bound import Port, Replaced
+from tests.simulator.bound import Port
 from tests.simulator.request_faults import RequestFaults
 from tests.simulator.scheduler import NS
 from tests.simulator.virtual import EPOCH_MS
@@ -106,7 +106,6 @@ class BoundHdfsBackend(RequestFaults):
         self.space = NameSpace(lambda: EPOCH_MS + now.now // 1_000_000, lambda: now.now / NS)
         self.space.datanodes = [_DATANODE]
         self._port = Port(world, self, {})
-        self._replaced = Replaced()
         # A listing asks for every folder.
         self._deadline_s = (4 * world.timeout_ns + 1000 * world.latency_ns) / NS
         self.capabilities = self._storage().capabilities
@@ -117,10 +116,6 @@ class BoundHdfsBackend(RequestFaults):
         made._rest.session = session
         made._rest._proxies = {f"http://{host}": {} for host in ("127.0.0.1:9870", f"{_DATANODE[0]}:{_DATANODE[1]}")}
         return made
-
-    def close(self) -> None:
-        """Give the binding its memory back."""
-        self._replaced.close()
 
     def client(self, process: WiredProcess) -> ChunkStorage:
         """A storage of one process: the binding's own."""

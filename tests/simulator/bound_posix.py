@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+import pytest
+
 from chunkstore.storage import Capabilities, ChunkStorage
 from chunkstore_bindings.filesystem import (
     FilesystemChunkStorage,
@@ -18,10 +20,9 @@ from chunkstore_bindings.filesystem import (
     storage,
     tree,
 )
-from tests.simulator.bound import Port, Replaced
-from tests.simulator.inodes import Inode
+from tests.simulator.bound import Port
 from tests.simulator.kernel import File, Kernel
-from tests.simulator.posix_faults import PosixFaults
+from tests.simulator.posix_faults import Inode, PosixFaults
 from tests.simulator.system_calls import SystemCalls, Write
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
 
@@ -60,19 +61,19 @@ class BoundPosixBackend(PosixFaults):
         self.kernel.root.sync()
         self._port = Port(world, self, _OF_STEPS)
         calls = SystemCalls(self.kernel, _ROOT, self._port.step)
-        self._replaced = Replaced()
+        self._patch = pytest.MonkeyPatch()
         for module in _MODULES:
             if vars(module).get("os") is not None:
-                self._replaced.replace(module, "os", calls)
+                self._patch.setattr(module, "os", calls)
         for kind in _CLOSING:
-            self._replaced.replace(kind.__del__, "__defaults__", (calls.close,))
-        self._replaced.replace(appender, "_AHEAD_BYTES", _AHEAD_BYTES)
-        self._replaced.replace(mounts, "file_system_of", lambda _path: (self._medium, local))
-        self._replaced.replace(mounts, "free_bytes", lambda _path: None)
+            self._patch.setattr(kind.__del__, "__defaults__", (calls.close,))
+        self._patch.setattr(appender, "_AHEAD_BYTES", _AHEAD_BYTES)
+        self._patch.setattr(mounts, "file_system_of", lambda _path: (self._medium, local))
+        self._patch.setattr(mounts, "free_bytes", lambda _path: None)
 
     def close(self) -> None:
         """Give the binding its system back."""
-        self._replaced.close()
+        self._patch.undo()
 
     def client(self, process: WiredProcess) -> ChunkStorage:
         """A storage of one process: the binding's own."""

@@ -16,6 +16,7 @@ from functools import partial
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
+import pytest
 from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 from botocore.response import StreamingBody
 
@@ -27,7 +28,7 @@ from chunkstore_bindings.s3.checksums import crc_text
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.refusals import Refusal
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from tests.simulator.bound import Port, Replaced
+from tests.simulator.bound import Port
 from tests.simulator.s3 import Object, S3Backend
 from tests.simulator.virtual import EPOCH_MS
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
@@ -195,13 +196,13 @@ class BoundS3Backend(S3Backend):
             bucket=_BUCKET, endpoint_url=_ENDPOINT, tries_max=3, deadline_s=max(0.1, world.timeout_ns / 1e9 * 4)
         )
         sdk = _Sdk(self, self._port, checksums=checksums)
-        self._replaced = Replaced()
-        self._replaced.replace(s3_client, "sdk_client", lambda _options, _connections: sdk)
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(s3_client, "sdk_client", lambda _options, _connections: sdk)
         self.capabilities = S3ChunkStorage(self._options).capabilities
 
     def close(self) -> None:
         """Give the binding its SDK back."""
-        self._replaced.close()
+        self._patch.undo()
 
     def client(self, process: WiredProcess) -> ChunkStorage:
         """A storage of one process: the binding's own."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from chunkstore.config import JournalMode, RollingPolicy, Settings
 from tests.simulator.faults import CLASSES, Weather
-from tests.simulator.lies import ENABLED, draw_distrust
+from tests.simulator.lies import draw_distrust
 from tests.simulator.world import StorageKind
 from tests.support.settings import flat, tuned
-
-PINS: Final = ("pin", 3)
-"""In the mix of runs whose pins outlast spills."""
 
 _ONLY_S3: Final = frozenset(
     ("unavailable", "lost_reply", "late_apply", "very_late_apply", "duplicate", "conflict", "burst", "stale_list")
@@ -27,8 +23,10 @@ _HDFS: Final = 0.4
 _ASKING: Final = 0.3
 """The share of runs without lies in which somebody asks."""
 _LATENCY_S_ASKING: Final = 0.005
+_UPKEEP: Final = 0.15
+"""The share of runs with all verbs of upkeep."""
 _PINNING: Final = 0.25
-"""The share of runs with all verbs of upkeep in which pins stand across spills."""
+"""The share of these in which pins stand across spills."""
 _TIMES: Final = (
     "linger_s", "op_deadline_s", "resolve_s", "undecided_s_max", "gc_grace_s", "lease_s", "roll_interval_s_min", "collect_s"
 )  # fmt: skip
@@ -89,61 +87,31 @@ class Plan:
     mix: tuple[tuple[str, int], ...]
     distrust: tuple[tuple[str, float], ...]
 
-    def describe(self) -> dict[str, Any]:
-        """The plan as plain data, for people: settings that differ from the defaults, and the weather's classes."""
-        usual = flat(Settings())
-        changed = {name: value for name, value in flat(self.settings).items() if value != usual[name]}
-        weather = {name: getattr(self.weather, name) for name in CLASSES if getattr(self.weather, name)}
-        rest = {name: getattr(self, name) for name in self.__slots__ if name not in ("settings", "weather", "mix")}
-        return {**rest, "settings": changed, "weather": weather, "mix": dict(self.mix)}
 
-
-def draw_plan(
-    seed: int,
-    *,
-    claims: int = 24,
-    lmdb: bool | None = None,
-    storage: StorageKind | None = None,
-    bindings: bool | None = None,
-    distrust: Iterable[str] = ENABLED,
-    upkeep: bool | None = None,
-    asks: bool | None = None,
-) -> Plan:
-    """The plan that belongs to a seed, with what the caller has decided by himself."""
+def draw_plan(seed: int, *, claims: int = 24, bound: StorageKind | None = None) -> Plan:
+    """The plan that belongs to a seed. ``bound``: it is over this binding."""
     random = Random(f"plan {seed}")
     choice = random.choice
-    drawn: StorageKind = choice(("s3", "posix", "posix"))
-    bound = Random(f"bindings {seed}")
-    bindings = bound.random() < _BINDINGS if bindings is None else bindings
-    if drawn == "s3" and bindings and bound.random() < _HDFS:
-        drawn = "hdfs"
-    kind = storage if storage is not None else drawn
+    kind: StorageKind = choice(("s3", "posix", "posix"))
+    bindings = random.random() < _BINDINGS
+    if bound is not None:
+        kind, bindings = bound, True
+    elif kind == "s3" and bindings and random.random() < _HDFS:
+        kind = "hdfs"
     remote = kind != "posix"
     mode: JournalMode = "slot" if remote else choice(("slot", "append", "append"))
     latency_s = choice((0.005, 0.02, 0.1)) if remote else choice((0.00005, 0.0005, 0.005))
     timeout_s = latency_s * choice((10, 50))
     fence_by_stat = remote or mode == "append" or random.random() < 0.5
-    wants_lmdb = random.random() < 0.004
-    # Reading a segment of many chunks takes a handful of requests of HDFS for each of them, in one operation.
-    settings = _draw_settings(random, mode, latency_s, timeout_s, patience=20 if kind == "hdfs" else 1)
-    weather = _draw_weather(random, kind, network=not fence_by_stat)
-    # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
-    # Of its own chance, so that everything else about a seed is what it was before this was drawn.
-    collect_s = Random(f"collect {seed}").choice((0.0, 0.0, timeout_s * 2))
-    settings = tuned(settings, collect_s=collect_s, **_draw_inline(seed, timeout_s))
-    settings = replace(settings, read_fence="tail" if Random(f"fence {seed}").random() < 0.25 else "fenced")
-    paces = Random(f"paces {seed}")
-    settings = tuned(
-        settings, follow_s_max=paces.choice((0.05, 1.0, 10.0)), lease_remote_s=timeout_s * paces.choice((0, 20))
-    )
-    lies = () if bindings or kind == "hdfs" or upkeep or asks else draw_distrust(seed, distrust)
-    if lmdb is None:
-        lmdb = wants_lmdb
+    upkeep = random.random() < _UPKEEP
+    # Bytes rot in worlds whose storages are simulated at the port; merging would spread the rot.
+    lies = () if bindings or upkeep else draw_distrust(random)
     plan = Plan(
         seed=seed,
         storage=kind,
-        settings=settings,
-        weather=weather,
+        # Reading a segment of many chunks takes a handful of requests of HDFS for each of them, in one operation.
+        settings=_draw_settings(random, mode, latency_s, timeout_s, patience=20 if kind == "hdfs" else 1),
+        weather=_draw_weather(random, kind, network=not fence_by_stat),
         preempt_every=choice((0.0, 5.0, 20.0, 100.0)),
         latency_s=latency_s,
         timeout_s=timeout_s,
@@ -157,32 +125,22 @@ def draw_plan(
         segments=choice((1, 2, 4, 8)),
         pace=choice((20.0, 60.0, 200.0)),
         fence_by_stat=fence_by_stat,
-        # Of its own chance, so that everything else about a seed is what it was before this was drawn.
-        remote=remote and Random(f"remote {seed}").random() < 0.5,
-        bindings=bindings or kind == "hdfs",
+        remote=remote and random.random() < 0.5,
+        bindings=bindings,
         retrying=remote and random.random() < 0.5,
-        lmdb=lmdb,
-        # Of chances of their own, too.
-        mix=(
-            *_draw_mix(random),
-            *(_draw_upkeep(seed, whole=True) if upkeep else ()),
-            *(_draw_upkeep(seed, lies=bool(lies)) if upkeep is None else ()),
-            *((("sweep", 2),) if Random(f"sweep {seed}").random() < 0.4 or upkeep else ()),
-        ),
+        lmdb=random.random() < 0.004,
+        mix=_draw_mix(random) + _draw_upkeep(random, whole=upkeep, merging=not lies),
         distrust=lies,
     )
-    if asks is None:
-        asks = not lies and Random(f"asks {seed}").random() < _ASKING
-    plan = _with_askers(plan) if asks else plan
-    if upkeep and Random(f"pins {seed}").random() < _PINNING:
-        return _with_pins(plan)
-    return plan
+    if not lies and random.random() < _ASKING:
+        plan = _with_askers(plan, random)
+    return _with_pins(plan, random) if upkeep and random.random() < _PINNING else plan
 
 
-def _with_pins(plan: Plan) -> Plan:
-    """The same, with pins across spills: a snapshot covers extents, a pin stands behind it, they are spilled, and streams end, so that only
-    the pin keeps the records that held them."""
-    random = Random(f"pins {plan.seed} more")
+def _with_pins(plan: Plan, random: Random) -> Plan:
+    """The same, with pins across spills.
+
+    A snapshot covers extents, a pin stands behind it, they are spilled, and streams end: only the pin keeps the records that held them."""
     mix = tuple(item for item in plan.mix if item[0] not in ("merge", "policy", "retention", "sweep"))
     settings = tuned(
         plan.settings,
@@ -198,18 +156,11 @@ def _with_pins(plan: Plan) -> Plan:
         log_roll_bytes=1024,
         roll_interval_s_min=0.0,
     )
-    return replace(plan, mix=(*mix, PINS, ("unpin", 2), ("collect", 6), ("snapshot", 6)), settings=settings)
+    return replace(plan, mix=(*mix, ("pin", 3), ("unpin", 2), ("collect", 6), ("snapshot", 6)), settings=settings)
 
 
-def _with_askers(plan: Plan) -> Plan:
-    """The same, and some who ask."""
-    random = Random(f"askers {plan.seed}")
-    slowed = _slowed(plan, random)
-    return replace(slowed, askers=random.choice((1, 2, 3)))
-
-
-def _slowed(plan: Plan, random: Random) -> Plan:
-    """The same, slow enough for the pauses of those who ask and of owners that look, which are no settings."""
+def _with_askers(plan: Plan, random: Random) -> Plan:
+    """The same, with some who ask, and slow enough for their pauses and those of owners that look, which are no settings."""
     latency_s = max(plan.latency_s, _LATENCY_S_ASKING)
     slower = latency_s / plan.latency_s
     times = {name: value for name, value in flat(plan.settings).items() if name in _TIMES}
@@ -227,27 +178,15 @@ def _slowed(plan: Plan, random: Random) -> Plan:
         latency_s=latency_s,
         timeout_s=plan.timeout_s * slower,
         pace=max(plan.pace, 60.0),
+        askers=random.choice((1, 2, 3)),
     )
-
-
-def _draw_inline(seed: int, timeout_s: float) -> dict[str, Any]:
-    """What travels in records, and how soon it is spilled."""
-    choice = Random(f"inline {seed}").choice
-    return {
-        "inline_bytes_max": choice((None, None, None, 20, 0)),
-        # What stays for a whole run is collected, pinned, truncated and taken over as it is.
-        "spill_bytes": choice((1, 50, 500, 1 << 20)),
-        "spill_s": timeout_s * choice((0, 1, 10, 100, 100_000)),
-        "inline_rows_max": choice((1, 10, 100_000, 100_000)),
-        "tail_cache_bytes": choice((0, 2000, 1 << 20)),
-    }
 
 
 def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_s: float, *, patience: int) -> Settings:
     choice = random.choice
     return tuned(
         journal_mode=mode,
-        read_fence="fenced",
+        read_fence="tail" if random.random() < 0.25 else "fenced",
         linger_s=choice((0.0, 0.0, latency_s, latency_s * 5)),
         op_deadline_s=max(0.001, timeout_s * choice((1, 3, 20))) * patience,
         resolve_s=timeout_s * choice((0, 1, 10)),
@@ -255,7 +194,10 @@ def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_
         gc_grace_s=choice((0.0, 0.0, timeout_s, 3600.0)),
         io_workers=choice((1, 2, 8)),
         ask_s=0.0,
+        collect_s=choice((0.0, 0.0, timeout_s * 2)),
+        follow_s_max=choice((0.05, 1.0, 10.0)),
         lease_s=choice((0.0, 0.0, timeout_s * 5)),
+        lease_remote_s=timeout_s * choice((0, 20)),
         log_roll_bytes=choice((1024, 4096, 1 << 20)),
         slot_roll_records=choice((2, 5, 20, 1000)),
         roll_interval_s_min=choice((0.0, timeout_s * 5, 600.0)),
@@ -263,6 +205,12 @@ def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_
         snapshot_slots_min=choice((1, 3, 10, 50, 1000)),
         snapshots_kept=choice((1, 1, 2, 3)),
         default_rolling=RollingPolicy(chunk_size_bytes_max=choice((7, 30, 100, 1000))),
+        # What travels in records, and how soon it is spilled: some of it is collected, pinned, truncated and taken over as it is.
+        inline_bytes_max=choice((None, None, None, 20, 0)),
+        spill_bytes=choice((1, 50, 500, 1 << 20)),
+        spill_s=timeout_s * choice((0, 1, 10, 100, 100_000)),
+        inline_rows_max=choice((1, 10, 100_000, 100_000)),
+        tail_cache_bytes=choice((0, 2000, 1 << 20)),
     )
 
 
@@ -273,21 +221,20 @@ def _draw_weather(random: Random, kind: StorageKind, *, network: bool) -> Weathe
         unfit = _ONLY_POSIX if kind == "s3" else _ONLY_POSIX | {"conflict", "stale_list"}
     chances: dict[str, float] = {}
     for name in CLASSES:
-        # Drawn for every class, so that a class more or less does not change the others.
-        allowed, chance = random.random() < 0.5, random.choice(_CHANCES[name])
-        if allowed and name not in unfit:
-            chances[name] = chance
+        if name not in unfit and random.random() < 0.5:
+            chances[name] = random.choice(_CHANCES[name])
     return Weather(**chances)
 
 
-def _draw_upkeep(seed: int, *, whole: bool = False, lies: bool = False) -> tuple[tuple[str, int], ...]:
-    """Weights of verbs of upkeep, each of its own chance, too."""
-    random = Random(f"merge {seed}")
+def _draw_upkeep(random: Random, *, whole: bool, merging: bool) -> tuple[tuple[str, int], ...]:
+    """Weights of verbs of upkeep. ``whole``: all of them."""
     drawn: list[tuple[str, int]] = []
-    if (random.random() < 0.4 or whole) and not lies:
+    if merging and (random.random() < 0.4 or whole):
         drawn.append(("merge", random.choice((2, 10))))
-    if Random(f"retention {seed}").random() < 0.4 or whole:
+    if random.random() < 0.4 or whole:
         drawn += [("policy", 2), ("retention", 3)]
+    if random.random() < 0.4 or whole:
+        drawn.append(("sweep", 2))
     if whole:
         drawn += [("collect", 3), ("truncate", 2), ("pin", 1), ("unpin", 2)]
     return tuple(drawn)

@@ -2,14 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.errors import NotOwner, StorageUnavailable
-from tests.simulator import finals
-from tests.simulator.finals import calmly
+from chunkstore.errors import ChunkstoreError, DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
+from tests.simulator.checks import ATTEMPTS, patiently
+from tests.simulator.clients import KEYS, TABLE
 from tests.simulator.lives import Lives
-from tests.simulator.world import Process
+from tests.simulator.recorder import Recorder
+from tests.simulator.world import Process, World
+
+
+def write(recorder: Recorder, store: ChunkedSegmentStorage) -> None:
+    """Append to every segment that is open, and put a row: without faults each is acknowledged in bounded time (invariant 33)."""
+
+    def insist(kind: str, name: str, key: bytes) -> None:
+        for attempt in range(ATTEMPTS):
+            data = b"<heir.%s.%d>" % (key, attempt)
+            if kind == "append":
+                args: tuple[Any, ...] = (data, None, None, None)
+                call: Callable[[], Any] = partial(store.append, name, data)
+            else:
+                args, call = (TABLE, key, data, None), partial(store.table(TABLE).put, key, data)
+            try:
+                recorder.call("heir", kind, name, args, lambda: store.epoch, call, owner="heir")
+                return
+            except (DeadlineExceeded, OutcomeUnknown):
+                # The drawn deadline may be shorter than any commit takes here: then it is enough that it stands.
+                if _stands(store, kind, name, key, data):
+                    return
+            except ChunkstoreError as error:
+                raise AssertionError(
+                    f"invariant 33: without faults, {kind} of {name!r} was answered {error!r}"
+                ) from error
+        raise AssertionError(f"invariant 33: without faults, {kind} of {name!r} was never acknowledged")
+
+    for info in patiently(lambda: list(store.segments())):
+        if not info.sealed:
+            insist("append", info.name, info.name.encode())
+    insist("table_put", "", KEYS[0])
+
+
+def _stands(store: ChunkedSegmentStorage, kind: str, name: str, key: bytes, data: bytes) -> bool:
+    if kind == "append":
+        info = patiently(lambda: store.info(name))
+        return data in patiently(lambda: store.read(name, info.start_offset, 1 << 20))
+    row = patiently(lambda: store.table(TABLE).get(key))
+    return row is not None and row.value == data
+
+
+def calmly(world: World, call: Callable[[], Any], process: Process) -> Any:
+    """A call of a process that nothing stands in the way of: its answer, or None and a failure of the run."""
+    job = process.start(call, "judge")
+    try:
+        job.run_to_end()
+    except AssertionError as error:
+        world.fail(f"invariant 33: without faults, {error}")
+        return None
+    if isinstance(job.error, AssertionError) and str(job.error).startswith(("invariant ", "history ")):
+        world.fail(str(job.error))
+        return None
+    if job.error is not None:
+        world.fail(f"after all faults: {job.error!r}")
+        return None
+    return job.value
+
 
 _PATIENCE: Final = 1000
 """Timeouts that everything under way has to end in, once there are no faults."""
@@ -28,7 +87,7 @@ def judge(run: Lives) -> None:
     store = calmly(world, lambda: _inherit(run, heir), heir)
     if store is None:
         return
-    calmly(world, lambda: finals.write(run.recorder, store), heir)
+    calmly(world, lambda: write(run.recorder, store), heir)
     found = calmly(world, lambda: run.checks.at_the_end(store, early=True), heir)
     run.recorder.events += found or ()
     # What is still on its way arrives, whoever was alive does its last things; nothing may change any more.

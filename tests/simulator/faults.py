@@ -9,20 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """Probabilities from 0 to 1: of the classes of calls per call they can hit, of the others per turn of the nemesis.
-
-    Calls to an S3 store: ``unavailable`` (5xx, no effect), ``lost_reply`` (effect, then a timeout), ``late_apply`` (timeout; the
-    effect comes within seconds), ``very_late_apply`` (the effect comes after minutes, perhaps after several owners),
-    ``duplicate`` (effect and reply; the request arrives a second time, later), ``conflict`` (409: nothing decided),
-    ``burst`` (nearly every call fails for a while), ``stale_list`` (recent names missing, deleted ones shown).
-    Calls to a POSIX store: ``io_error`` (no effect), ``short_write`` (a part arrives, then no space), ``disk_full`` (no space
-    for a while), ``sync_error`` (EIO on fsync: what was dirty is lost, and the next fsync says it is well), ``torn_write`` (the
-    process dies in the middle of a write), ``late_write`` (network file systems: a write times out, and happens later).
-    Both: ``slow`` (one call takes very long), ``crash_at_call`` (the process dies just before or after the effect),
-    ``stall_at_call`` (the process stalls just before or after the effect of a call that decides something).
-    Processes and machines: ``crash``, ``stall``, ``long_stall`` (until somebody else has taken over), ``clock_jump``,
-    ``power_cut``, ``machine_lost`` (its cache is gone), ``hang`` (a claimant stops in the middle of its claim).
-    """
+    """Probabilities from 0 to 1: of the classes of calls per call they can hit, of the others per turn of the nemesis; see README.md."""
 
     unavailable: float = 0.0
     lost_reply: float = 0.0
@@ -55,8 +42,6 @@ CLASSES: Final = tuple(item.name for item in fields(Weather))
 
 class Faults:
     """The dice of one run. While ``active`` is false, nothing goes wrong."""
-
-    __slots__ = ("_any", "_table", "active", "burst_until", "fired", "full_until", "random", "weather")
 
     CALLS: Final = (
         "unavailable", "lost_reply", "late_apply", "very_late_apply", "duplicate", "conflict", "burst",

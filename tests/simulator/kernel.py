@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from tests.simulator.inodes import Inode
+from tests.simulator.posix_faults import Inode
 
 
 def _error(code: int, path: str) -> OSError:

@@ -1,7 +1,7 @@
 """Lies: a bit of a stored object reads wrong for a while. Every answer is right then, or ``Damaged`` that names the object.
 
-Each class is drawn from a chance of its own, so that everything else about a seed stays what it was. Roots that are copied, moved or
-older than they were have directed tests (schedules 52 to 54, ``tests/faults``); so have caches (``tests/faults/test_cache_rot.py``).
+Only what is read lies; what is stored stays, so that judges see the truth and a power cut takes nothing of it. Roots that are
+copied, moved or older have directed tests (schedules 52 to 54, ``tests/faults``); so have caches (``tests/faults/test_cache_rot.py``).
 """
 
 from __future__ import annotations
@@ -10,28 +10,70 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final, NamedTuple
 
-from chunkstore.errors import Damaged
-from tests.simulator.rotting import RottenObject, rot
+from chunkstore.errors import ChunkstoreError, Damaged
+from tests.judges.stored_records import record_size
+from tests.simulator.posix import PosixBackend
+from tests.simulator.s3 import S3Backend
 from tests.simulator.world import World
 
 _CHANCES: Final[dict[str, tuple[float, ...]]] = {"rotten_chunk": (0.1, 0.3), "rotten_journal": (0.1, 0.3)}
 """Per turn of the nemesis."""
 
 CLASSES: Final = tuple(_CHANCES)
-ENABLED: Final = frozenset(CLASSES)
 
 
-def draw_distrust(seed: int, enabled: Iterable[str] = ENABLED) -> tuple[tuple[str, float], ...]:
-    """The classes that a run allows, with their chances. Raises ``ValueError`` for a class that there is not."""
-    wanted = frozenset(enabled)
-    if not wanted <= ENABLED:
-        raise ValueError(f"no such class: {', '.join(sorted(wanted - ENABLED))}; there are {CLASSES}")
-    drawn = []
-    for name, chances in _CHANCES.items():
-        random = Random(f"distrust {seed} {name}")
-        if random.random() < 0.5 and name in wanted:
-            drawn.append((name, random.choice(chances)))
-    return tuple(drawn)
+class RottenObject:
+    """One bit of one object."""
+
+    def __init__(self, world: World, name: str, place: int, bit: int) -> None:
+        self._rotten = _backend(world).rotten
+        self._name = name
+        self._place = place
+        self._rotten[name] = (place, 1 << bit)
+
+    def __repr__(self) -> str:
+        return f"byte {self._place} of {self._name}"
+
+    def undo(self) -> None:
+        """The bytes are what was written."""
+        self._rotten.pop(self._name, None)
+
+    def excuses(self, error: ChunkstoreError) -> bool:
+        """Whether it names the object."""
+        return self._name in str(error)
+
+
+def _backend(world: World) -> S3Backend | PosixBackend:
+    backend = world.backend
+    assert isinstance(backend, S3Backend | PosixBackend)
+    return backend
+
+
+def rot(world: World, random: Random, names: list[str]) -> RottenObject | None:
+    """A bit of one of these objects; None where it has none that is certain to be there."""
+    if not names:
+        return None
+    name = random.choice(names)
+    size = _sure_bytes(world, name)
+    if not size or name in _backend(world).rotten:
+        return None
+    return RottenObject(world, name, random.randrange(size), random.randrange(8))
+
+
+def _sure_bytes(world: World, name: str) -> int:
+    """How many bytes of an object are there for certain, and are no torn write if they are wrong."""
+    data = _backend(world).durable(name) or b""
+    if not name.endswith("/log.a"):
+        return len(data)
+    last = end = 0
+    while (size := record_size(data, end)) is not None and end + size <= len(data):
+        last, end = end, end + size
+    return last
+
+
+def draw_distrust(random: Random) -> tuple[tuple[str, float], ...]:
+    """The classes that a run allows, with their chances."""
+    return tuple((name, random.choice(chances)) for name, chances in _CHANCES.items() if random.random() < 0.5)
 
 
 class _Told(NamedTuple):

@@ -8,11 +8,12 @@ from functools import partial
 from random import Random
 from typing import Final, Literal, NamedTuple
 
+from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, Closed, Damaged
+from chunkstore.errors import ChunkstoreError, Closed, Damaged, SegmentNotFound, StorageUnavailable
 from tests.judges.events import Event
 from tests.simulator.checks import Checks
-from tests.simulator.clients import Client, EventWriter, follow
+from tests.simulator.clients import Client, EventWriter, look_at
 from tests.simulator.drawing import Plan
 from tests.simulator.lies import Lies
 from tests.simulator.recorder import Recorder
@@ -332,3 +333,44 @@ def _working(client: Client, store: ChunkedSegmentStorage, should_stop: Callable
             client.work(store, should_stop)
 
     return work
+
+
+def follow(
+    world: World, plan: Plan, recorder: Recorder, random: Random, name: str, replica: Replica, stop: Callable[[], bool]
+) -> None:
+    """A replica's reader: catches up and looks, again and again; or waits until it is shown more, at the pace that there is."""
+    waits = Random(f"waits {plan.seed} {name}")
+    waiting = waits.random() < 0.4
+    met = False
+    """An error: only who refreshes hears whether it is over."""
+    while not stop():
+        since = recorder.now()
+        try:
+            segment = f"s{random.randrange(plan.segments)}"
+            if waiting and not met and replica.exists(segment):
+                wait_for_more(world, plan, waits, replica, segment)
+            else:
+                replica.refresh()
+                met = False
+            look_at(recorder, random, name, replica, segment)
+        except Closed:
+            return
+        except StorageUnavailable:
+            pass
+        except ChunkstoreError as error:
+            met = True
+            recorder.judge("replica", name, error, since)
+        world.runtime.sleep_s(plan.latency_s * (2 + 30 * random.random()))
+
+
+def wait_for_more(world: World, plan: Plan, random: Random, replica: Replica, segment: str) -> None:
+    """Wait for bytes behind an end that is known. Raises what waiting raises."""
+    limit_s = plan.latency_s * random.choice((5, 50, 500))
+    end_s = world.runtime.monotonic_s() + limit_s
+    try:
+        offset = replica.info(segment).length
+        info = replica.wait(segment, offset, limit_s)
+    except SegmentNotFound:
+        return
+    if info.length <= offset and not info.sealed and world.runtime.monotonic_s() < end_s:
+        world.fail(f"a replica of {segment!r} was told to go on without anything behind {offset}")

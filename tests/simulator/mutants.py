@@ -12,12 +12,13 @@ from functools import reduce
 from importlib import import_module
 from typing import Any, Final, NamedTuple, cast
 
+import pytest
+
 from chunkstore import runtime
 from chunkstore.metadata.port import Position
 from chunkstore.records.names import NO_CHUNK
 from chunkstore_journal.claim import ClosedStream
 from tests.simulator.drawing import Plan, draw_plan
-from tests.simulator.world import StorageKind
 
 Function = Callable[..., Any]
 APPEND: Final = ("posix-append",)
@@ -42,9 +43,7 @@ class Mutant(NamedTuple):
 
     def plan(self, seed: int, claims: int) -> Plan:
         """The run of a seed in which the bug is hunted."""
-        storage = cast("StorageKind", self.kinds[0].partition("-")[0]) if self.bound else None
-        bindings = True if self.bound else None
-        return draw_plan(seed, claims=claims, lmdb=False, storage=storage, bindings=bindings, upkeep=False, asks=False)
+        return draw_plan(seed, claims=claims, bound="posix" if self.bound else None)
 
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""
@@ -56,18 +55,13 @@ class Mutant(NamedTuple):
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
     """The product with this bug in it, and afterwards as it was. Raises ``AttributeError`` where there is nothing to replace."""
-    undo: list[tuple[Any, str, Any]] = []
-    try:
+    with pytest.MonkeyPatch.context() as patch:
         for place, make in mutant.swaps.items():
             module, _, path = place.partition(":")
             *owners, name = path.split(".")
             owner = reduce(getattr, owners, import_module(module))
-            undo.append((owner, name, vars(owner)[name] if name in vars(owner) else getattr(owner, name)))
-            setattr(owner, name, make(getattr(owner, name)))
+            patch.setattr(owner, name, make(getattr(owner, name)))
         yield
-    finally:
-        for owner, name, before in reversed(undo):
-            setattr(owner, name, before)
 
 
 def _always(answer: object) -> Callable[[Function], Function]:

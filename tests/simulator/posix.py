@@ -22,8 +22,7 @@ from typing import Any, Final, cast
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ListPage
-from tests.simulator.inodes import Inode
-from tests.simulator.posix_faults import PosixFaults
+from tests.simulator.posix_faults import Inode, PosixFaults
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess, rotten_bytes
 
 _TEMPORARY: Final = ".chunkstore-tmp/"

@@ -11,7 +11,6 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
 from random import Random
 from typing import Final
 
@@ -22,14 +21,12 @@ from tests.simulator.askers import Askers
 from tests.simulator.clients import EventWriter
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.ending import judge
-from tests.simulator.lies import ENABLED, Lies
+from tests.simulator.lies import Lies
 from tests.simulator.lives import Lives
 from tests.simulator.result import RunResult
 from tests.simulator.scheduler import NS, SchedulerStuck, SimProcessState
 from tests.simulator.virtual import EPOCH_MS
 from tests.simulator.world import World
-
-__all__ = ["Run", "RunResult", "run_seed"]
 
 _VIRTUAL_S_MAX: Final = 100_000.0
 
@@ -39,14 +36,15 @@ def run_seed(
     *,
     claims: int = 24,
     trace: bool = False,
-    lmdb: bool | None = None,
-    distrust: Iterable[str] = ENABLED,
-    upkeep: bool | None = None,
-    asks: bool | None = None,
 ) -> RunResult:
-    """Run a seed. ``upkeep``, ``asks``: as in ``draw_plan``."""
-    plan = draw_plan(seed, claims=claims, lmdb=lmdb, distrust=distrust, upkeep=upkeep, asks=asks)
-    return Run(plan, trace=trace).run()
+    """Run a seed."""
+    return Run(draw_plan(seed, claims=claims), trace=trace).run()
+
+
+def settle() -> None:
+    """Take what lives to the end out of the sight of the collections of garbage that end each run."""
+    gc.collect()
+    gc.freeze()
 
 
 class Run(Lives):
@@ -76,9 +74,9 @@ class Run(Lives):
             self.world.backend.clock_ms = Random(f"storage clock {plan.seed}").choice((0, EPOCH_MS))
         self.world.trace = [] if trace else None
         self.scheduler = self.world.scheduler
-        self.result = RunResult(plan.seed, plan.storage, self.world.mode, lmdb=plan.lmdb, bindings=plan.bindings)
-        self.result.allowed = tuple(name for name in plan.weather.__slots__ if getattr(plan.weather, name))
-        self.result.allowed += tuple(name for name, _ in plan.distrust)
+        kind = f"{plan.storage} {self.world.mode}" + " bound" * plan.bindings + " lmdb" * plan.lmdb
+        allowed = [name for name in plan.weather.__slots__ if getattr(plan.weather, name)]
+        self.result = RunResult(plan.seed, kind, (*allowed, *dict(plan.distrust)))
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
         self.world.on_stall = self._stall_at_call
         self.unit_ns = int(plan.latency_s * plan.pace * NS)
@@ -130,15 +128,11 @@ class Run(Lives):
         events = self.recorder.finish()
         result.violations += world.failures
         result.violations += [f"{who} ended with {error!r}" for who, error in world.escaped]
-        result.points = scheduler.points
-        result.switches = scheduler.switches
         result.storage_calls = world.storage_calls
-        result.virtual_s = scheduler.now / NS
         result.trace_hash = scheduler.trace_hash
         result.fired = dict(world.faults.fired)
         result.events = len(events)
         result.acknowledged = sum(event.outcome == "ok" for event in events)
-        result.unknown = sum(event.outcome == "unknown" for event in events)
 
     # The nemesis
 

@@ -91,8 +91,8 @@ class Scheduler:
     """See the module. Made and run in the greenlet that becomes the hub; one per run."""
 
     __slots__ = (
-        "_bits", "_drawn", "_hub", "_points", "_preempt_every", "_seq", "_tasks_made", "current", "exhausted", "fuse", "hash", "heap",
-        "killing", "now", "on_escape", "pause_ns_max", "rng", "stopping", "switches", "world",
+        "_bits", "_hub", "_preempt_every", "_seq", "_tasks_made", "current", "exhausted", "fuse", "hash", "heap",
+        "killing", "now", "on_escape", "pause_ns_max", "rng", "stopping", "world",
     )  # fmt: skip
 
     def __init__(self, seed: int | str, *, preempt_every: float = 0.0) -> None:
@@ -101,10 +101,8 @@ class Scheduler:
         self.heap: list[tuple[int, int, Any, int]] = []
         self.now = 0
         self.hash = 0
-        self.switches = 0
         self._seq = 0
         self._tasks_made = 0
-        self._points = 0
         self._preempt_every = preempt_every
         self.pause_ns_max = 1_000_000
         self.killing = False
@@ -116,15 +114,10 @@ class Scheduler:
         self._hub.switch = self._hub.green.switch
         self.current = self._hub
         self.on_escape: Callable[[Task, BaseException], None] = _raise_escape
-        self._drawn = self.fuse = 0
+        self.fuse = 0
         self._light()
 
     # Points
-
-    @property
-    def points(self) -> int:
-        """Scheduling points passed so far."""
-        return self._points + self._drawn - self.fuse
 
     @property
     def trace_hash(self) -> str:
@@ -134,13 +127,12 @@ class Scheduler:
     def _light(self) -> None:
         """Draw how many points pass until the next preemption: a geometric distribution, in one draw instead of many."""
         mean = self._preempt_every
-        self._drawn = self.fuse = int(-log(1.0 - self.rng.random()) * mean) if mean else _NEVER
+        self.fuse = int(-log(1.0 - self.rng.random()) * mean) if mean else _NEVER
 
     def burnt(self) -> None:
         """The fuse has burnt down: give way, or end if this process is being killed."""
         if self.killing:
             raise GreenletExit
-        self._points += self._drawn - self.fuse
         self._light()
         if self.current is not self._hub:
             self.pause(int(self.rng.random() * self.pause_ns_max))
@@ -221,7 +213,6 @@ class Scheduler:
             if process.frozen is not None:
                 process.frozen.append((task, gen))
                 continue
-            self.switches += 1
             self.hash = ((self.hash ^ (self.now * 1024 + task.number)) * _PRIME) & _MASK
             if task is me:
                 return
@@ -314,14 +305,13 @@ class Scheduler:
         process.dead = True
         process.frozen = None
         process.tasks.clear()
-        self._points += self._drawn - self.fuse
         for task in tasks:
             task.gen += 1
             if task is me or task.finished:
                 continue
             self.current = task
             self.killing = True
-            self._drawn = self.fuse = -1
+            self.fuse = -1
             # Dead from here on, it must come back to us, and not to the hub.
             task.green.parent = getcurrent()
             task.green.throw(GreenletExit)
@@ -329,7 +319,7 @@ class Scheduler:
         self.current = me
         if me in tasks:
             self.killing = True
-            self._drawn = self.fuse = -1
+            self.fuse = -1
             raise GreenletExit
         self.killing = False
         self._light()

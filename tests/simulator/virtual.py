@@ -24,8 +24,6 @@ _CLOCK_STEP_NS: Final = 1_000
 class SimLock:
     """A lock: not re-entrant, may be released by anybody, unfair by chance."""
 
-    __slots__ = ("_held", "_scheduler", "_waiters")
-
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._held = False
@@ -99,8 +97,6 @@ class SimLock:
 class SimEvent:
     """An event. Its hash is its number, so that sets of events have an order that does not depend on addresses."""
 
-    __slots__ = ("_flag", "_number", "_scheduler", "_waiters")
-
     def __init__(self, scheduler: Scheduler, number: int) -> None:
         self._scheduler = scheduler
         self._number = number
@@ -144,8 +140,6 @@ class SimEvent:
 
 class SimCondition:
     """A condition variable with its own lock."""
-
-    __slots__ = ("_lock", "_scheduler", "_waiters")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -193,8 +187,6 @@ class SimCondition:
 class SimTask:
     """What ``runtime.spawn`` returns."""
 
-    __slots__ = ("_scheduler", "_task")
-
     def __init__(self, scheduler: Scheduler, task: Task) -> None:
         self._scheduler = scheduler
         self._task = task
@@ -234,8 +226,6 @@ class SimFuture(Future[T]):
 
 
 class _Job:
-    __slots__ = ("call", "error", "result")
-
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
         self.result: Any = None
@@ -252,8 +242,6 @@ class _Job:
 
 class SimPool:
     """Calls run as tasks of the process, at most ``workers`` at a time beside the caller's own."""
-
-    __slots__ = ("_name", "_scheduler", "_workers")
 
     def __init__(self, scheduler: Scheduler, name: str, workers: int) -> None:
         self._scheduler = scheduler

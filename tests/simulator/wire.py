@@ -31,8 +31,6 @@ def rotten_bytes(rotten: dict[str, tuple[int, int]], name: str, offset: int, dat
 class WiredProcess(SimProcessState):
     """A process as its calls see it: which of them are held (``gates``) and which are on their way."""
 
-    __slots__ = ("gates", "inflight")
-
     def __init__(self, name: str, number: int) -> None:
         super().__init__(name, number)
         self.gates: list[Gate] = []
@@ -85,21 +83,6 @@ class Call:
     ``drop_reply`` (the caller hears of a timeout; takes effect if it has not yet); ``delay`` it; let it ``outlive`` its caller;
     ``fail`` it with an error of the test's own.
     """
-
-    __slots__ = (
-        "_world",
-        "apply",
-        "changes",
-        "data",
-        "error",
-        "held",
-        "name",
-        "op",
-        "process",
-        "state",
-        "step",
-        "verdict",
-    )
 
     def __init__(
         self,
@@ -194,8 +177,6 @@ class Matching(Patterns, total=False):
 class Gate:
     """Holds the first call that matches; see ``Matching``. Every pattern is "*", and the stage "apply", unless it is said."""
 
-    __slots__ = ("call", "name", "op", "predicate", "skip", "stage", "step")
-
     def __init__(self, **matching: Unpack[Matching]) -> None:
         self.stage: Stage = matching.get("stage", "apply")
         self.op = matching.get("op", "*")
@@ -226,8 +207,6 @@ class Rule(Gate):
 
     ``every``: only each so-manieth of them. ``calls`` counts those that were decided.
     """
-
-    __slots__ = ("calls", "error", "every", "process")
 
     def __init__(
         self,
@@ -260,8 +239,6 @@ class Rule(Gate):
 
 class Wire:
     """The calls of one process. One of it per simulated storage object."""
-
-    __slots__ = ("_faults", "_latency_ns", "_process", "_scheduler", "_world")
 
     def __init__(self, world: Surroundings, process: WiredProcess) -> None:
         self._world = world

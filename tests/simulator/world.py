@@ -1,22 +1,14 @@
 """A simulated world: machines, processes, one storage, and the directed way to make things happen in it.
 
-A directed test reads like its schedule::
-
-    with World(seed=1, storage="s3") as world:
-        z, n = world.process("z"), world.process("n")
-        store = z.open()
-        store_job = z.start(lambda: store.append("orders", b"x"))
-        call = z.until(op="create_if_absent", name="*/j/*", stage="apply")     # z is about to write its record, and held
-        n.open()                                                               # n claims, seals, serves
-        call.release()
-        assert isinstance(store_job.failure(), NotOwner)
+While a world is open it is ``chunkstore.runtime``. Production code runs in tasks of processes, and nothing runs unless the test
+lets it (``run``, ``open``, ``until``, ``advance``). Same seed and same steps, same run.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, Unpack
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 from zlib import crc32
 
 from greenlet import GreenletExit
@@ -42,7 +34,6 @@ from tests.simulator.bound_hdfs import BoundHdfsBackend
 from tests.simulator.bound_posix import BoundPosixBackend
 from tests.simulator.bound_s3 import BoundS3Backend
 from tests.simulator.faults import CLASSES, Faults, Weather
-from tests.simulator.jobs import Job, ProcessDied
 from tests.simulator.posix import PosixBackend
 from tests.simulator.s3 import S3Backend
 from tests.simulator.scheduler import NS, Scheduler, Task
@@ -51,9 +42,45 @@ from tests.simulator.wire import Call, Gate, Matching, Stage, WiredProcess
 from tests.support.closing import Closing
 from tests.support.settings import tuned
 
-__all__ = ["Job", "Machine", "Observer", "Process", "ProcessDied", "StorageKind", "World"]
-
 T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """A call that runs in a task of a process."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.task: Task | None = None
+        self.done = False
+        self.value: T | None = None
+        self.error: BaseException | None = None
+
+    def run_to_end(self) -> Self:
+        """Let the world go on until this is done, or its process is dead or stalled for good."""
+        self._world.run_until(lambda: self.done or self.task is None or self.task.process.dead)
+        return self
+
+    def result(self) -> T:
+        """Run it to its end and return what it returned, or raise what it raised (``ProcessDied`` if its process died)."""
+        self.run_to_end()
+        if self.error is not None:
+            raise self.error
+        if not self.done:
+            raise ProcessDied("the process died before it answered")
+        return self.value  # type: ignore[return-value]
+
+    def failure(self) -> BaseException:
+        """Run it to its end and return what it raised. Raises ``AssertionError`` if it succeeded."""
+        self.run_to_end()
+        assert self.done, "the process died before it answered"
+        assert self.error is not None, f"it succeeded with {self.value!r}"
+        return self.error
+
+
+class ProcessDied(RuntimeError):
+    """Asked for the answer of a process that is dead."""
+
+
 _USUAL = tuned(op_deadline_s=5.0, lease_s=0, io_workers=4, collect_s=0, ask_s=0, inline_bytes_max=0)
 StorageKind = Literal["s3", "posix", "hdfs"]
 Observer = Callable[[Call, Any, bool], None]
@@ -102,8 +129,6 @@ class Machine:
 
 class Process(WiredProcess):
     """A process on a machine. Everything it does begins with ``start`` (or ``run``, ``open``, ``replica``)."""
-
-    __slots__ = ("machine", "storage", "world")
 
     def __init__(self, world: World, machine: Machine, name: str, number: int) -> None:
         super().__init__(name, number)
@@ -291,7 +316,7 @@ class World(Closing):
                 self.scheduler.kill(process)
         self.scheduler.heap.clear()
         self.observers.clear()
-        if isinstance(self.backend, BoundPosixBackend | BoundS3Backend | BoundHdfsBackend):
+        if isinstance(self.backend, BoundPosixBackend | BoundS3Backend):
             self.backend.close()
         runtime.install(None)
         gc.collect()

@@ -17,3 +17,13 @@ def alone(store: ChunkedSegmentStorage, wait_s: float = 60.0) -> None:
     for background in maintenance.background:
         background.stop()
         background.join(wait_s)
+
+
+def abandon(store: ChunkedSegmentStorage) -> None:
+    """What the end of a process does: no call, no write, but threads end and the cache is let go, not marked clean."""
+    alone(store, 5)
+    container = store._container
+    container.pool.close()
+    container.closed = True
+    for item in (container.current.store, *(retired for _, retired in container._retired)):
+        item.close(clean=False)

@@ -45,10 +45,10 @@ class JumpingClock(runtime._Production):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ahead_s = self._set_back_s = 0
+        self._ahead_s = 0
 
     def now_ns(self) -> int:
-        return super().now_ns() + 1_000_000_000 * (self._ahead_s - self._set_back_s)
+        return super().now_ns() + 1_000_000_000 * self._ahead_s
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() + self._ahead_s
@@ -56,10 +56,6 @@ class JumpingClock(runtime._Production):
     def jump(self, seconds: int) -> None:
         """From now on it is that much later."""
         self._ahead_s += seconds
-
-    def set_back(self, seconds: int) -> None:
-        """From now on the clock on the wall says so much less."""
-        self._set_back_s += seconds
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.records.invariants import Finding
 
 BLOCK = random.Random(20_26).randbytes(65_521)
@@ -19,6 +20,11 @@ def pattern(offset: int, length: int, seed: int = 0) -> bytes:
     begin = (offset + seed * 7919) % len(BLOCK)
     repeated = BLOCK * ((begin + length) // len(BLOCK) + 1)
     return repeated[begin : begin + length]
+
+
+def lengths(store: ChunkedSegmentStorage, name: str = "a") -> list[int]:
+    """The lengths of a segment's chunks."""
+    return [chunk.length for chunk in store.layout(name)]
 
 
 def problems(findings: Iterable[Finding]) -> list[Finding]:

@@ -107,10 +107,6 @@ class FakeWebHdfs(NameSpace, Closing):
         """Answer with this exception instead of doing anything."""
         return self._add(Fault(op, where, "refuse", times, (status, kind, message)))
 
-    def garble(self, op: str, status: int, *, where: str = "namenode", times: int = 1) -> Fault:
-        """Answer with some gateway's page, and do nothing."""
-        return self._add(Fault(op, where, "garble", times, (status, "", "")))
-
     def shorten_reads(self, path: str, size: int, *, times: int) -> Fault:
         """A data node that does not know yet what was added last: only the file's first ``size`` bytes are there for it."""
         return self._add(Fault("OPEN", "datanode", "shorten", times, (size, "", ""), about=path))
@@ -184,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.fake.fault_for(asked)
         if fault is not None:
             time.sleep(fault.seconds)
-        if fault is not None and fault.action in ("refuse", "garble", "say") and fault.answer is not None:
+        if fault is not None and fault.action in ("refuse", "say") and fault.answer is not None:
             self._drain()
             status, kind, message = fault.answer
             self._answer(status, fault.body if not kind else remote_exception(No(status, kind, message)))

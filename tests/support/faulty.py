@@ -7,7 +7,7 @@ makes tomorrow lengthens every enumeration by itself.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -211,8 +211,8 @@ class FaultyChunkStorage(Forwarding, Faults):
         outcome = self._step(operation, names, half is not None)
         return happen(outcome, f"{operation} of {', '.join(names)}", call, half)
 
-    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
-        return self._perform(operation, names, call, None)
+    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
+        return self._perform(operation, tuple(names), call, None)
 
     def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
         # Where chunks can grow, creating one with content is no more atomic than writing to it.

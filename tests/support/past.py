@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import SEGMENT, chunk_key, is_row
@@ -14,6 +15,11 @@ from chunkstore_journal.history import Streams, open_streams
 from chunkstore_journal.recovery import commit_of, commits_of_open
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot
 from chunkstore_journal.walk import find_last_claim, legs_of_history, stored_records
+
+
+def lsn_of(store: ChunkedSegmentStorage) -> int:
+    """The last record that an owner has applied."""
+    return store._container.current.store.head().position.lsn
 
 
 def rows_of(store: MetadataStore) -> dict[bytes, bytes]:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from struct import iter_unpack
 from typing import NamedTuple
 
-from google_crc32c import value
-
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.metadata.codec import decode_table
 from tests.support.worlds import World
 
 
@@ -39,37 +35,6 @@ def blocks_of(store: ChunkedSegmentStorage, segment: str, block_bytes: int) -> l
     for chunk in store.layout(segment):
         ends = [0, *borders_of(chunk.length, block_bytes), chunk.length]
         found += [Block(chunk.name, chunk.offset, low, high) for low, high in pairwise(ends)]
-    return found
-
-
-def stored_borders(store: ChunkedSegmentStorage) -> dict[bytes, dict[int, int]]:
-    """The borders that the metadata has, and their CRCs, by chunk id."""
-    prefix = b"T\x07!blocks"
-    found: dict[bytes, dict[int, int]] = {}
-    with store._context.store().view() as view:
-        for key, raw in view.scan(prefix, prefix + b"\xff" * 37):
-            identity, stop = key[len(prefix) : -8], int.from_bytes(key[-8:], "big")
-            row = decode_table(key, raw).value
-            start, step = int.from_bytes(row[1:9], "big"), int.from_bytes(row[9:17], "big")
-            crcs = [crc for (crc,) in iter_unpack(">I", row[17:])]
-            assert row[0] == 1 and len(crcs) <= 64 and start + (len(crcs) - 1) * step < stop
-            for number, crc in enumerate(crcs):
-                assert start + number * step not in found.setdefault(identity, {})
-                found[identity][start + number * step] = crc
-    return found
-
-
-def expected_borders(world: World, store: ChunkedSegmentStorage, block_bytes: int) -> dict[bytes, dict[int, int]]:
-    """As ``stored_borders``, from the bytes of the chunks that segments have."""
-    found = {}
-    for info in store.segments():
-        for chunk in store.layout(info.name):
-            data = world.content(chunk.name)
-            crcs = {border: value(data[:border]) for border in borders_of(chunk.length, block_bytes)}
-            identity = world.names().parse_chunk(chunk.name)
-            assert identity is not None
-            if crcs:
-                found[identity] = crcs
     return found
 
 

@@ -72,40 +72,28 @@ def is_left_to_proofs(item: pytest.Item) -> bool:
     return ((kind == "memory") == (mode == "slot")) != bool(parity)
 
 
-class ShelfCache(MetadataCache):
+class ShelfCache(MemoryMetadataCache):
     """A metadata cache in memory on a machine's shelf; learns the container's uuid when it is first used."""
 
     def __init__(self, storage: ChunkStorage, container: str, role: str, shelf: MemoryShelf) -> None:
-        self._storage = storage
-        self._names = ContainerNames(container)
-        self._role = role
-        self._shelf = shelf
-        self._inner: MemoryMetadataCache | None = None
+        self._source = storage, ContainerNames(container)
+        super().__init__(b"", "here", role, shelf=shelf)
 
-    def _cache(self) -> MemoryMetadataCache:
-        if self._inner is None:
-            uuid = read_format(self._storage, self._names).uuid
-            self._inner = MemoryMetadataCache(uuid, "here", self._role, shelf=self._shelf)
-        return self._inner
+    def _learn(self) -> None:
+        if not self._key[0]:
+            self._key = (read_format(*self._source).uuid, *self._key[1:])
 
     def open_current(self) -> MetadataStore | None:
-        return self._cache().open_current()
+        self._learn()
+        return super().open_current()
 
     def seen(self) -> Head | None:
-        return self._cache().seen()
+        self._learn()
+        return super().seen()
 
     def create(self) -> MetadataStore:
-        return self._cache().create()
-
-    def make_current(self, store: MetadataStore) -> None:
-        self._cache().make_current(store)
-
-    def discard(self, store: MetadataStore) -> None:
-        self._cache().discard(store)
-
-    def close(self) -> None:
-        if self._inner is not None:
-            self._inner.close()
+        self._learn()
+        return super().create()
 
 
 class World:

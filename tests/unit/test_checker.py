@@ -123,6 +123,11 @@ def torn_append(story: Story) -> None:
     story.call("append", "a", (b"hiho", None, None, None), 7)
 
 
+def bytes_not_there(story: Story) -> None:
+    story.append(b"hi", 7)
+    story.records[-1] = story.records[-1]._replace(data=[None])
+
+
 def half_a_commit(story: Story) -> None:
     story.record((2, 7, 7, 2, ()), data=(b"hi",))
     changes = (("append", "a", (b"hi", None, None, None)), ("seal", "a", ()))
@@ -142,10 +147,39 @@ def written_after_the_answer(story: Story) -> None:
     story.records[-1] = story.records[-1]._replace(written=(told.returned or 0) + 1)
 
 
+def later_call_in_an_earlier_record(story: Story) -> None:
+    story.append(b"hi", 7)
+    story.append(b"ho", 9)
+    story.records[-2:] = [
+        Stored(1, story.now, [(2, 7, 7, 2, ())], [b"ho"]),
+        Stored(1, story.now, [(2, 7, 9, 2, ())], [b"hi"]),
+    ]
+    story.events[-1] = replace(story.events[-1], result=7)
+    story.events[-2] = replace(story.events[-2], result=9)
+
+
 def append_to_a_sealed_segment(story: Story) -> None:
     story.record((3, 7))
     story.call("seal", "a", (), None)
     story.append(b"hi", 7)
+
+
+def an_id_twice(story: Story) -> None:
+    story.record((1, 7, "b"))
+    story.call("create", "b", (9,), 7)
+
+
+def a_wrong_value_written_and_shown(story: Story) -> None:
+    """Rows, reads and replay agree with each other, and not with what was asked for."""
+    story.record((10, "t", b"k"), data=(b"other",))
+    story.call("table_put", "", ("t", b"k", b"v", None), None)
+    story.look("table_get", ("t", b"k"), (b"other", 4))
+
+
+def a_wrong_length_written_and_shown(story: Story) -> None:
+    story.record((6, 7, 3))
+    story.call("truncate", "a", (2,), None)
+    story.look("info", (), (7, 3, 7, False))
 
 
 def wrong_bytes(story: Story) -> None:
@@ -161,13 +195,41 @@ def too_new(story: Story) -> None:
     story.append(b"hi", 7)
 
 
+def going_back(story: Story) -> None:
+    story.now += 20
+    story.events[-1] = replace(story.events[-1], returned=story.now)  # the append is answered late
+    story.call("read", "a", (0, 9), b"abcdefg", returned=story.now - 4, invoked=story.now - 9)
+    story.look("read", (0, 9), b"abc")
+
+
 def wrong_fields(story: Story) -> None:
     story.refused("truncate", (9,), "BadOffset", ("a", 6, 9))
+
+
+def wrong_error(story: Story) -> None:
+    story.refused("seal", (), "SegmentSealed", ("a",))
+
+
+def a_refused_read(story: Story) -> None:
+    story.refused("read", (0, 9), "SegmentTruncated", ("a", 2, 0))
+
+
+def not_known_to_the_writer(story: Story) -> None:
+    story.look("append", (b"w", None, "w", 1), 3)
 
 
 def replica_back(story: Story) -> None:
     story.look("replica_read", (0, 99, 7, 3), b"abcdefg")
     story.look("replica_read", (0, 99, 7, 2), b"abc")
+
+
+def replica_ahead(story: Story) -> None:
+    story.look("replica_read", (0, 99, 7, 4), b"abcdefghi")
+    story.append(b"hi", 7)
+
+
+def replica_wrong(story: Story) -> None:
+    story.look("replica_read", (0, 99, 7, 2), b"abX")
 
 
 def two_owners(story: Story) -> None:
@@ -181,16 +243,27 @@ SPOILERS: list[tuple[Callable[[Story], None], str]] = [
     (duplicated_record, "duplicate"),
     (nobody_asked, "invented"),
     (torn_append, "torn"),
+    (bytes_not_there, "torn"),
     (half_a_commit, "not-atomic"),
     (refused_and_there, "resurrected"),
     (written_for_another_owner, "foreign"),
     (written_after_the_answer, "reordered"),
+    (later_call_in_an_earlier_record, "reordered"),
     (append_to_a_sealed_segment, "forbidden"),
+    (an_id_twice, "forbidden"),
+    (a_wrong_value_written_and_shown, "invented"),
+    (a_wrong_length_written_and_shown, "forbidden"),
     (wrong_bytes, "wrong-read"),
     (too_old, "stale-read"),
     (too_new, "phantom"),
+    (going_back, "stale-read"),
     (wrong_fields, "wrong-refusal"),
+    (wrong_error, "wrong-refusal"),
+    (a_refused_read, "wrong-refusal"),
+    (not_known_to_the_writer, "lost-ack"),
     (replica_back, "phantom"),
+    (replica_ahead, "phantom"),
+    (replica_wrong, "wrong-read"),
     (two_owners, "two-owners"),
 ]
 
@@ -227,6 +300,20 @@ def test_an_append_is_refused_because_of_one_under_way_that_fails() -> None:
     refusal = story.refused("append", (b"x", 7, None, None), "BadOffset", ("a", 9, 7))
     assert story.judge().ok
     story.events[-1] = replace(refusal, fields=("a", 8, 7))
+    assert [anomaly.name for anomaly in story.judge().anomalies] == ["wrong-refusal"]
+
+
+def test_an_append_is_refused_because_of_many_under_way_in_another_order_than_they_were_made() -> None:
+    story = Story()
+    open_end = {"outcome": "unknown", "returned": None}
+    for length in (2, 2, 2, 2, 3, 3, 3, 3, 4, 4):
+        story.look("append", (bytes(length), None, None, None), "OutcomeUnknown", **open_end)
+    story.look(
+        "append", (bytes(100), 7, None, None), "OutcomeUnknown", **open_end
+    )  # it came first, where the end was 7 still
+    refusal = story.refused("append", (b"x", 7, None, None), "BadOffset", ("a", 7 + 100 + 2 + 3, 7))
+    assert story.judge().ok
+    story.events[-1] = replace(refusal, fields=("a", 7 + 100 + 1, 7))
     assert [anomaly.name for anomaly in story.judge().anomalies] == ["wrong-refusal"]
 
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-
 import pytest
 
 from chunkstore.errors import ChunkNotFound
 from chunkstore.metrics import storage_collector, total_of
 from chunkstore.storage import ChunkRange, ConcatArgument
-from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
+from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.support.clock import StoppedClock, stopped_clock
 from tests.support.forwarding import Hooked
-
-
-@pytest.fixture
-def binding() -> Iterator[MemoryChunkStorage]:
-    url = f"memory://{uuid.uuid4()}"
-    yield MemoryChunkStorage(url)
-    forget_memory(url)
 
 
 def test_everything_is_counted(binding: MemoryChunkStorage) -> None:

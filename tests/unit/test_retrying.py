@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import pytest
@@ -38,7 +38,7 @@ class Script(Forwarding):
         self.plan: dict[int, str | ChunkstoreError] = {}
         self.always: ChunkstoreError | None = None
 
-    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
+    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
         step = self.plan.get(len(self.calls))
         self.calls.append(operation)
         if self.always is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from chunkstore import runtime
 from chunkstore.errors import DeadlineExceeded, InvalidArgument
-from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
+from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits, TokenBucket
 from tests.simulator import World
 from tests.support.clock import stopped_clock
@@ -85,13 +84,6 @@ def test_who_waits_is_served_at_a_new_rate(simulated: World) -> None:
 
 
 # The storage
-
-
-@pytest.fixture
-def binding() -> Iterator[MemoryChunkStorage]:
-    url = f"memory://{uuid.uuid4()}"
-    yield MemoryChunkStorage(url)
-    forget_memory(url)
 
 
 def test_reads_and_writes_are_limited_apart(binding: MemoryChunkStorage) -> None:

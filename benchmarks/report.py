@@ -1,4 +1,4 @@
-"""The figures of one run of a benchmark or a tool: printed beside their targets, saved as JSON with versions and the machine."""
+"""The figures of one run of a benchmark: printed beside their targets, saved as JSON with versions and the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parent / "results"
 _PACKAGES = (
     "boto3",
     "botocore",
