@@ -81,6 +81,24 @@ def test_links_are_never_followed(storage: FilesystemChunkStorage, root: Path, t
     assert (outside / "secret").read_bytes() == b"secret"
 
 
+def test_forged_handles_cannot_leave_the_root(storage: FilesystemChunkStorage, tmp_path: Path) -> None:
+    storage.create("a", b"x")
+    (tmp_path / "outside").write_bytes(b"secret")
+    handle = ChunkHandle("../outside", writable=True)
+    for call in (
+        lambda: storage.read(handle, 0, 9),
+        lambda: storage.read_into(handle, 0, bytearray(9)),
+        lambda: storage.write(handle, 6, b"x"),
+        lambda: storage.truncate(handle, 0),
+        lambda: storage.set_read_only(handle, read_only=True),
+        lambda: storage.sync(["../outside"]),
+        lambda: storage.sync(["a", "../outside"]),
+    ):
+        with pytest.raises(InvalidArgument):
+            call()
+    assert (tmp_path / "outside").read_bytes() == b"secret"
+
+
 @pytest.mark.timeout(120)
 def test_pipes_and_folders_are_no_chunks(storage: FilesystemChunkStorage, root: Path) -> None:
     storage.create("folder/x", b"x")

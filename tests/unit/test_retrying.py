@@ -211,7 +211,7 @@ def test_an_append_is_never_sent_twice(clock: StoppedClock) -> None:
 def test_an_append_that_ended_otherwise(clock: StoppedClock, there: bytes) -> None:
     made, handle = growing()
 
-    def torn(operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
+    def torn(operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
         made.script.calls.append(operation)
         if operation == "write":
             made.binding.put("a", there)
