@@ -157,7 +157,7 @@ def again(report: Report, path: Path, chunks: int) -> None:
             opened.append(MeteredChunkStorage(open_storage(url, settings)))
             return opened[-1]
 
-        with mock.patch("chunkstore.parts.open_storage", metered):
+        with mock.patch("chunkstore.engine.parts.open_storage", metered):
             began = time_s()
             second = backup.backup(store, target, pin=False).backup
             second_s = time_s() - began

@@ -26,10 +26,10 @@ import chunkstore
 from benchmarks.harness import Report, in_fresh_process, median, scratch, time_s, tuned
 from benchmarks.merged_readers import Readers, fill, merge_again, readers_elsewhere
 from chunkstore.changes import Attach
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.checksum import crc32c
 from chunkstore.config import KIB, RollingPolicy
 from chunkstore.records.names import session_chunk_id
-from chunkstore.sessions import SessionChunk
 
 __all__ = ["main"]
 

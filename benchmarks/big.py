@@ -13,9 +13,9 @@ from benchmarks.harness import tuned
 from benchmarks.length_only import LengthOnlyChunkStorage
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Attach, Concat, Create, Seal
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.checksum import crc32c
 from chunkstore.records.names import session_chunk_id
-from chunkstore.sessions import SessionChunk
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 
 __all__ = ["CHUNK_BYTES", "build", "build_concats", "open_big", "settings_for"]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from chunkstore import parts
 from chunkstore.config import OptimiserPolicy, Settings
+from chunkstore.engine import parts
 from chunkstore.engine.owner import Asker
 from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage

@@ -9,9 +9,10 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 
-from chunkstore import parts, runtime
+from chunkstore import runtime
 from chunkstore.assembly import closed_if_this_fails, follow_container
 from chunkstore.config import Settings
+from chunkstore.engine import parts
 from chunkstore.engine.replica import Replica
 from chunkstore.errors import ContainerNotFound
 from chunkstore.metadata.port import MetadataCache
@@ -103,7 +104,7 @@ def _open_backup(
 ) -> Replica:
     """The newest backup of a container, or that of a moment, where its backups are."""
     from chunkstore.backup.opened import BackupFollower, BackupParts
-    from chunkstore.parts import container_of
+    from chunkstore.engine.parts import container_of
 
     names = BackupNames(container)
     uuid = container_of(storage, names)

@@ -12,8 +12,8 @@ import pytest
 import chunkstore
 from chunkstore import ChunkedSegmentStorage, Replica, StorageReader, StorageWriter, errors
 from chunkstore.engine.reading import ReadableContainer
+from chunkstore.operations.session_writer import SessionWriter
 from chunkstore.operations.tables import Session, Table
-from chunkstore.sessions import SessionWriter
 from tests.support.documents import has_examples, run_examples
 from tests.support.reference import GENERATED, PAGES, commands
 
@@ -233,7 +233,7 @@ def test_json_of_every_verb_is_described() -> None:
 
 # What these pages have today, and it may only fall; all others together have the rest, generated text apart.
 WORDS_MAX = {"architecture.md": 1_800, "performance.md": 700, "protocol.md": 11_250}
-FORMATS_MAX = 12_800
+FORMATS_MAX = 11_000
 REST_MAX = 23_500
 
 

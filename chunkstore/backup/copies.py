@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.backup.files import linker, open_stored_export, server_copier
 from chunkstore.config import MIB
-from chunkstore.copy_ranges import compose_chunk, read_verified
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, Unsupported
 from chunkstore.metadata.keys import CHUNK
+from chunkstore.operations.copy_ranges import compose_chunk, read_verified
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records.blocks import Borders
 from chunkstore.records.chunks import joined

@@ -16,10 +16,10 @@ from chunkstore import runtime
 from chunkstore.backup.survey import FoundChunk
 from chunkstore.changes import NewChunk
 from chunkstore.config import MIB, Settings
-from chunkstore.copy_ranges import compose_chunk, read_verified, write_chunk
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.metadata.codec import NUMBER_MAX
+from chunkstore.operations.copy_ranges import compose_chunk, read_verified, write_chunk
 from chunkstore.records.blocks import ChunkSum
 from chunkstore.records.names import Address, ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage

@@ -28,6 +28,7 @@ from chunkstore.backup.files import (
 from chunkstore.backup.selection import NameFilter, Selection
 from chunkstore.config import Settings
 from chunkstore.engine.owner import Asker
+from chunkstore.engine.parts import checked_settings, storage_of
 from chunkstore.engine.reading import context_of
 from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage
@@ -45,7 +46,6 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.check import chunk_faults
 from chunkstore.operations.inspect import info_of
 from chunkstore.operations.owned_epoch import decode_found_chunk
-from chunkstore.parts import checked_settings, storage_of
 from chunkstore.records.arguments import check_flags, check_pin
 from chunkstore.records.blocks import Borders
 from chunkstore.records.invariants import Finding, of_bytes

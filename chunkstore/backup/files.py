@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from chunkstore.backup.selection import CHOSEN_MAX, Choice
+from chunkstore.engine.parts import EXPORT_VERSION, MAGIC, MARKER, fields_of, read_small
 from chunkstore.errors import Damaged, InvalidArgument, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE
 from chunkstore.metadata.port import Position
-from chunkstore.parts import EXPORT_VERSION, MAGIC, MARKER, fields_of, read_small
 from chunkstore.records.names import ContainerNames, check_container_name
 from chunkstore.storage import ChunkHandle, ChunkStorage
 

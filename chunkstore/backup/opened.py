@@ -11,11 +11,11 @@ from chunkstore.backup.copies import copies
 from chunkstore.backup.files import Export, open_stored_export
 from chunkstore.backup.runs import BackupInfo, complete_at, find_done, newest_complete
 from chunkstore.checksum import DIGEST_MODULUS, rows_digest
+from chunkstore.engine.parts import ContainerParts, container_of
 from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCollected
 from chunkstore.metadata.index import rebuild_index
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, MetadataView
-from chunkstore.parts import ContainerParts, container_of
 from chunkstore.records.invariants import CheckLevel, Finding
 from chunkstore.records.names import BackupNames, ContainerNames
 from chunkstore.storage import ChunkStorage

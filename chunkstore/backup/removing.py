@@ -22,13 +22,14 @@ from heapq import merge
 from itertools import groupby, islice
 from typing import Final, NamedTuple
 
-from chunkstore import parts, runtime
+from chunkstore import runtime
 from chunkstore.backup import runs
 from chunkstore.backup.copies import named_copies, without
 from chunkstore.backup.files import delete_export, open_stored_export
 from chunkstore.config import Settings
+from chunkstore.engine import parts
+from chunkstore.engine.parts import container_of
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
-from chunkstore.parts import container_of
 from chunkstore.records.arguments import check_flags
 from chunkstore.records.invariants import Finding
 from chunkstore.records.names import BackupNames, parse_run

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, TypedDict, Unpack
 
-from chunkstore import parts
 from chunkstore.assembly import check_patience
 from chunkstore.backup import runs
 from chunkstore.backup.copy_in import Place
@@ -20,6 +19,7 @@ from chunkstore.backup.selection import NameFilter
 from chunkstore.backup.sources import Caches, Moment, Opening, is_export, open_source
 from chunkstore.backup.survey import MissingChunk, Stretch, require_complete, stretches, survey
 from chunkstore.config import Settings
+from chunkstore.engine import parts
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.records.arguments import check_flags

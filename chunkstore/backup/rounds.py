@@ -19,7 +19,7 @@ from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple, Unpack
 
-from chunkstore import parts, runtime
+from chunkstore import runtime
 from chunkstore.backup import runs
 from chunkstore.backup.copies import Copier, Copy, copies, named_copies, without
 from chunkstore.backup.exporting import (
@@ -45,6 +45,8 @@ from chunkstore.backup.files import (
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.selection import NameFilter
 from chunkstore.config import MIB, Settings
+from chunkstore.engine import parts
+from chunkstore.engine.parts import container_of
 from chunkstore.engine.reading import context_of
 from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage
@@ -58,7 +60,6 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.metadata.keys import CHUNK
-from chunkstore.parts import container_of
 from chunkstore.records.arguments import check_flags
 from chunkstore.records.invariants import FUTURE_MS
 from chunkstore.records.names import BackupNames, ContainerNames

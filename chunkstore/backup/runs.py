@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.backup.files import DONE, NEWEST, RUNNING, put_once, small_object
+from chunkstore.engine.parts import MARKER, marked_container, read_small
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
-from chunkstore.parts import MARKER, marked_container, read_small
 from chunkstore.records.arguments import moment_text
 from chunkstore.records.invariants import FUTURE_MS
 from chunkstore.records.names import BackupNames, parse_run

@@ -11,13 +11,13 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from datetime import datetime
 from typing import NamedTuple, TypeAlias, TypeGuard
 
-from chunkstore import parts
 from chunkstore.backup.exporting import read_export, root_of
 from chunkstore.backup.files import container_uuid
 from chunkstore.backup.opened import load_export
 from chunkstore.backup.selection import NameFilter
 from chunkstore.backup.survey import Source
 from chunkstore.config import Settings
+from chunkstore.engine import parts
 from chunkstore.engine.reading import context_of
 from chunkstore.errors import InvalidArgument
 from chunkstore.following import open_replica_on

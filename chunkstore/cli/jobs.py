@@ -45,8 +45,8 @@ def offload(
     with access.needs("spark", "jobs on Spark"):
         for package in _NEEDED:
             import_module(package)
-    from chunkstore.spark.jobs.offload import OffloadJob
-    from chunkstore.spark.jobs.running import OnSpark, session_on
+    from chunkstore.spark.job_runner import OnSpark, session_on
+    from chunkstore.spark.jobs import OffloadJob
 
     work = OffloadJob(
         files,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from chunkstore import runtime
+from chunkstore.changes.sessions import check_session_id
 from chunkstore.cli import access, options
 from chunkstore.cli.options import age_option, argument
 from chunkstore.cli.output import human_time, print_json, print_note, shown
@@ -15,7 +16,6 @@ from chunkstore.cli.streams import VerbFailed
 from chunkstore.engine.owner import end_session
 from chunkstore.errors import InvalidArgument
 from chunkstore.records.segments import OpenSession
-from chunkstore.sessions import check_session_id
 
 __all__ = ["end", "ls"]
 

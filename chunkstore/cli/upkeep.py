@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from chunkstore import assembly, parts
+from chunkstore import assembly
 from chunkstore.cli import access, options
 from chunkstore.cli.options import flag, option, size_option
 from chunkstore.cli.output import human_bytes, human_time, meter, print_json, print_table, shown
 from chunkstore.cli.streams import VerbFailed
+from chunkstore.engine import parts
+from chunkstore.engine.parts import open_copy
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.parts import open_copy
 from chunkstore.records.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.records.names import check_segment_name
 from chunkstore.upkeep.scrub import check_limits

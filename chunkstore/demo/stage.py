@@ -282,7 +282,7 @@ class _Stage:
 
     def _count_by_spark(self, source: _Tally) -> str:
         """Let Spark SQL count the store's events: "equal", or why it cannot run here."""
-        from chunkstore.spark.jobs.running import session_on
+        from chunkstore.spark.job_runner import session_on
 
         self._say("Spark counts them once more (its start takes some seconds)")
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

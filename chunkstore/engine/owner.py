@@ -4,7 +4,7 @@ Promises: what is answered with success has happened, and ``Asker.replica`` show
 done, and will not be. ``OutcomeUnknown``: no answer came in time, or the outcome cannot be seen; it may have been done or may be done yet;
 the same call again is exactly once. Nothing is claimed. ``attach_written``: everything appears in one record with the row ``once``, or
 nothing does; what is too long for a record is staged before, invisibly (decision 0026).
-Leaves out: waking an owner that is not there; writing chunks (``chunkstore.sessions``).
+Leaves out: waking an owner that is not there; writing chunks (``chunkstore.changes.sessions``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.asks import (
+from chunkstore.changes import Append, Attach, Change, Concat, Create, EndSession, TablePut, check_changes
+from chunkstore.changes.asks import (
     Answer,
     Ask,
     AskBox,
@@ -30,7 +31,14 @@ from chunkstore.asks import (
     check_ask,
     expect,
 )
-from chunkstore.changes import Append, Attach, Change, Concat, Create, EndSession, TablePut, check_changes
+from chunkstore.changes.sessions import (
+    SessionChunk,
+    check_holder,
+    check_session_chunks,
+    check_session_id,
+    staged_name,
+    staged_session,
+)
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import LIMITS, MIB
 from chunkstore.engine.reading import ReadableContainer
@@ -46,19 +54,11 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.retained import pin_holder
+from chunkstore.operations.session_writer import SessionWriter
 from chunkstore.operations.tables import TableEntry, version_put
 from chunkstore.records.arguments import check_pin, check_timeout, writer_bytes
 from chunkstore.records.reports import CollectReport, DefragReport
 from chunkstore.records.segments import Pin, PinRecord
-from chunkstore.sessions import (
-    SessionChunk,
-    SessionWriter,
-    check_holder,
-    check_session_chunks,
-    check_session_id,
-    staged_name,
-    staged_session,
-)
 
 __all__ = ["Asker", "Owner", "Written", "attach_written", "end_session", "find_session"]
 

@@ -15,6 +15,7 @@ from typing import Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
 from chunkstore.config import RetentionPolicy
+from chunkstore.engine.parts import ContainerParts
 from chunkstore.engine.reader import OnDamage, ReadPlan, StorageReader
 from chunkstore.engine.segment import SegmentView
 from chunkstore.errors import InvalidArgument, SegmentNotFound
@@ -24,7 +25,6 @@ from chunkstore.operations import inspect
 from chunkstore.operations.attach import list_sessions
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.operations.tables import TableReader
-from chunkstore.parts import ContainerParts
 from chunkstore.records.arguments import (
     SegmentHandle,
     SegmentRef,

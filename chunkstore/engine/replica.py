@@ -16,13 +16,13 @@ from typing import Final
 from chunkstore import processes, runtime
 from chunkstore.config import DefragPolicy
 from chunkstore.deadline import paced_s
+from chunkstore.engine.parts import ContainerParts
 from chunkstore.engine.reading import ReadableContainer, read_view
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, Unsupported
 from chunkstore.journal import JournalFollower
 from chunkstore.metadata.port import MetadataStore, Position
 from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.operations.read import ReadContext
-from chunkstore.parts import ContainerParts
 from chunkstore.records.arguments import SegmentRef
 from chunkstore.records.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.records.reports import DefragReport, RetentionReport, SweepReport, SweptKind

@@ -20,11 +20,14 @@ from dataclasses import replace
 from functools import partial
 
 from chunkstore import processes, runtime
-from chunkstore.asks import Ask, AskBox, Result
+from chunkstore.changes.asks import Ask, AskBox, Result
+from chunkstore.changes.sessions import check_holder
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
+from chunkstore.engine.parts import ContainerParts
 from chunkstore.engine.reading import ReadableContainer, Watchers
 from chunkstore.engine.segment import Segment
+from chunkstore.engine.upkeep_calls import UpkeepCalls
 from chunkstore.engine.writer import StorageWriter, Writers
 from chunkstore.engine.writer_batch import Pace
 from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound
@@ -41,7 +44,6 @@ from chunkstore.operations.read import OwnerReads, find_segment
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
 from chunkstore.operations.tables import Session, Table
-from chunkstore.parts import ContainerParts
 from chunkstore.records.arguments import (
     SegmentHandle,
     SegmentRef,
@@ -58,9 +60,7 @@ from chunkstore.records.arguments import (
 from chunkstore.records.framing import Framing
 from chunkstore.records.names import check_segment_name
 from chunkstore.records.segments import AttributeValue
-from chunkstore.sessions import check_holder
 from chunkstore.upkeep.asked import Asked
-from chunkstore.upkeep.calls import UpkeepCalls
 from chunkstore.upkeep.usage import Space, Written
 
 __all__ = ["ChunkedSegmentStorage", "Store"]

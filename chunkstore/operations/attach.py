@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from chunkstore.changes import NewChunk
+from chunkstore.changes.sessions import SessionChunk, staged_name, staged_session
 from chunkstore.errors import (
     ChunkNotFound,
     ChunkstoreError,
@@ -38,7 +39,6 @@ from chunkstore.operations.segments import plan_create, plan_delete, plan_seal
 from chunkstore.records.blocks import Borders, borders_inside
 from chunkstore.records.names import NO_CHUNK
 from chunkstore.records.segments import CLOSED, KIND_OBJECT, ChunkRecord, OpenSession, SessionRecord
-from chunkstore.sessions import SessionChunk, staged_name, staged_session
 
 __all__ = [
     "chunks_of_session",

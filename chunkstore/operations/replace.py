@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from chunkstore.changes import NewChunk, Replace
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.errors import Conflict
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key
@@ -27,7 +28,6 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.pending import ExistenceCheck
 from chunkstore.records.names import NO_CHUNK, chunk_epoch, chunk_segment
 from chunkstore.records.segments import CLOSED, ChunkRecord, SegmentRecord
-from chunkstore.sessions import SessionChunk
 
 __all__ = ["Run", "exchange", "find_run", "plan_replace", "relink", "replace"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chunkstore.changes.sessions import staged_session
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import BadOffset, Conflict, SegmentExists, SegmentNotSealed, SegmentSealed, SegmentTruncated
 from chunkstore.journal import OpCode
@@ -18,7 +19,6 @@ from chunkstore.operations.change_set import ChangeSet
 from chunkstore.records.arguments import check_attributes
 from chunkstore.records.names import NO_CHUNK
 from chunkstore.records.segments import ACTIVE, CLOSED, FLAG_SEALED, AttributeValue, SegmentRecord
-from chunkstore.sessions import staged_session
 
 __all__ = ["plan_attributes", "plan_concat", "plan_create", "plan_delete", "plan_seal", "plan_truncate", "plan_unseal"]
 

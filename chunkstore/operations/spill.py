@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.config import LIMITS, MIB
-from chunkstore.copy_ranges import write_chunk
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Conflict, Damaged, SegmentNotFound, StorageFull
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_segment
@@ -31,6 +30,7 @@ from chunkstore.operations.append_plan import grow_chunk
 from chunkstore.operations.attach import deleted_unless_committed
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.operations.copy_ranges import write_chunk
 from chunkstore.operations.maintenance import BackgroundJob
 from chunkstore.operations.owned_epoch import BUSY, OwnedEpoch, decode_found_chunk
 from chunkstore.operations.read import find_segment

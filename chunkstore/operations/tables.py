@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from chunkstore.changes import TablePut
+from chunkstore.changes.sessions import check_chunk_number
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_table
@@ -19,9 +20,9 @@ from chunkstore.operations.attach import plan_end_session
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.read import ReadContext
+from chunkstore.operations.session_writer import SessionWriter
 from chunkstore.records.arguments import check_key, check_namespace, check_value, check_version
 from chunkstore.records.segments import TableRecord
-from chunkstore.sessions import SessionWriter, check_chunk_number
 
 __all__ = [
     "Session",

@@ -12,15 +12,16 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.checksum import BytesLike, crc32c_of_bytes, crc32c_of_more
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.config import LIMITS, MIB, Settings
 from chunkstore.errors import InvalidArgument
+from chunkstore.operations.session_writer import SessionWriter
 from chunkstore.pulsar.contexts import Context, check_topic, new_context
 from chunkstore.pulsar.writer import Filled, SegmentFiller
 from chunkstore.records.names import check_segment_name
 from chunkstore.registry import open_storage
-from chunkstore.sessions import SessionChunk, SessionWriter
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.pieces import check_place
 from chunkstore.spark.write_options import LEDGER_KINDS, Columns, WriteOptions

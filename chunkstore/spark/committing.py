@@ -15,8 +15,9 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.asks import AskCommit
 from chunkstore.changes import Change, Create, Seal, TablePut
+from chunkstore.changes.asks import AskCommit
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.engine.owner import Owner, Written, attach_written, end_session, find_session
 from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, SegmentExists, SegmentNotFound
@@ -24,7 +25,6 @@ from chunkstore.metadata.reserved import JOB, STREAM, SinkRow, decode_sink, enco
 from chunkstore.operations.tables import TableEntry
 from chunkstore.pulsar.contexts import NAMESPACE, EntryRange, encode_context, iter_contexts, key_of
 from chunkstore.records.names import SINKS_NAMESPACE
-from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import CONTENT, Content, Offloaded, Output
 
 __all__ = [

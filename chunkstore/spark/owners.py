@@ -10,8 +10,8 @@ from hashlib import blake2b
 from typing import Final, Self
 
 from chunkstore import runtime
-from chunkstore.asks import Ask, AskCommit, AskSession, Result, Stage
 from chunkstore.assembly import describe_owner, open_asker, open_store
+from chunkstore.changes.asks import Ask, AskCommit, AskSession, Result, Stage
 from chunkstore.engine.reading import ReadableContainer
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, ContainerBusy, NotOwner, OutcomeUnknown, StorageUnavailable

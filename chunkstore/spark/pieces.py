@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
+from chunkstore.engine.parts import uuid_at
 from chunkstore.errors import BadOffset, ChunkNotFound, ChunkstoreError, ContainerNotFound, Damaged, RootUnavailable
-from chunkstore.parts import uuid_at
 from chunkstore.records.blocks import first_bad
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.runs import Piece

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.asks import Answer, Ask, AskBox, AskCommit, AskJob, Event, Result
+from chunkstore.changes.asks import Answer, Ask, AskBox, AskCommit, AskJob, Event, Result
 from chunkstore.errors import Closed, Damaged, DeadlineExceeded, NotOwner, OutcomeUnknown, Unsupported
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.maintenance import BackgroundJob

@@ -19,7 +19,6 @@ from chunkstore import runtime
 from chunkstore.changes import NewChunk, Replace
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import LIMITS, DefragPolicy
-from chunkstore.copy_ranges import compose_chunk
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.metadata.keys import chunk_key
@@ -27,6 +26,7 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.reserved import find_borders
 from chunkstore.operations.attach import deleted_unless_committed
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.copy_ranges import compose_chunk
 from chunkstore.operations.inspect import info_of, list_segments
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment

@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.changes import NewChunk, Replace
 from chunkstore.config import MIB
-from chunkstore.copy_ranges import write_chunk
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import SCRUB_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, chunk_key
@@ -30,6 +29,7 @@ from chunkstore.operations.attach import deleted_unless_committed
 from chunkstore.operations.change_set import ChangeSet, commit_changes
 from chunkstore.operations.check import Fault, chunk_faults, is_still_wanted, of_error
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.copy_ranges import write_chunk
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.read_slices import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks

@@ -1,7 +1,7 @@
 """Requests to the owner, their answers and the bell, as stored (protocol 3.19; FORMAT.md, section 5).
 
 Promises: a request or answer is one frame, at most ``REQUEST_BYTES_MAX`` long. Data classes are stored field by field and read as the types
-of their fields say: decoding accepts nothing else. Leaves out: what requests mean (``chunkstore.asks``).
+of their fields say: decoding accepts nothing else. Leaves out: what requests mean (``chunkstore.changes.asks``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from chunkstore import runtime
-from chunkstore.asks import Answer, Ask, AskBox, Event, Request, Result, Stage, check_ask
 from chunkstore.changes import Change
+from chunkstore.changes.asks import Answer, Ask, AskBox, Event, Request, Result, Stage, check_ask
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument, Unsupported
 from chunkstore.journal import SnapshotReport

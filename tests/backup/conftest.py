@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore import backup, parts
+from chunkstore import backup
 from chunkstore.assembly import open_store_on
 from chunkstore.backup import Removed
 from chunkstore.config import Tuning
+from chunkstore.engine import parts
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.registry import open_storage

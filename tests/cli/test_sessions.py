@@ -7,8 +7,8 @@ from contextlib import closing
 import chunkstore
 from chunkstore.config import Settings
 from chunkstore.engine.owner import find_session
+from chunkstore.operations.session_writer import SessionWriter
 from chunkstore.registry import open_storage
-from chunkstore.sessions import SessionWriter
 from tests.cli.conftest import Call
 
 

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from chunkstore import runtime
-from chunkstore.asks import AskCommit, Event, Request
 from chunkstore.changes import Append
+from chunkstore.changes.asks import AskCommit, Event, Request
 from chunkstore.config import LIMITS
 from chunkstore.errors import BadOffset, Conflict, InvalidArgument, OutcomeUnknown, SegmentNotFound, SegmentSealed
 from chunkstore.errors import StorageUnavailable as Unavailable

@@ -9,7 +9,7 @@ import pytest
 
 from chunkstore import changes as c
 from chunkstore import runtime
-from chunkstore.asks import Answer, AskCommit, Request
+from chunkstore.changes.asks import Answer, AskCommit, Request
 from chunkstore.config import RollingPolicy
 from chunkstore.engine.owner import Asker
 from chunkstore.errors import (
@@ -23,7 +23,7 @@ from chunkstore.errors import (
     SegmentNotSealed,
     Unsupported,
 )
-from chunkstore.sessions import SessionWriter
+from chunkstore.operations.session_writer import SessionWriter
 from chunkstore_journal.asks import StoredAsks, encode_request
 from tests.support.data import pattern, refused
 from tests.support.hooked import wait_for

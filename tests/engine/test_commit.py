@@ -21,6 +21,7 @@ from chunkstore.changes import (
     Unseal,
     UpdateAttributes,
 )
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.config import RollingPolicy
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -34,7 +35,6 @@ from chunkstore.errors import (
     SegmentSealed,
     SegmentTruncated,
 )
-from chunkstore.sessions import SessionChunk
 from tests.support.data import pattern, problems, refused
 from tests.support.worlds import World
 

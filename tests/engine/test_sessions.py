@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from chunkstore.changes import Append, Attach, EndSession, Truncate
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.errors import Conflict, InvalidArgument
-from chunkstore.sessions import SessionChunk
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked, nothing
 from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked

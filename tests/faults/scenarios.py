@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from chunkstore import changes
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.sessions import SessionChunk
 from tests.faults.ground import WRITER, Ground
 from tests.support.faulty import Dead, Outcome, When
 from tests.support.merging import merge

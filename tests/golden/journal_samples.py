@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgpack
 
 from chunkstore import changes
-from chunkstore.asks import Answer, AskCommit, AskJob, AskPin, AskSession, Event, Request, Stage
+from chunkstore.changes.asks import Answer, AskCommit, AskJob, AskPin, AskSession, Event, Request, Stage
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.checksum import crc32c
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import BadOffset
@@ -22,7 +23,6 @@ from chunkstore.metadata.port import GENESIS, Line, Op, Position, RowChange
 from chunkstore.records.names import session_chunk_id
 from chunkstore.records.reports import CollectReport, DefragAction, DefragReport
 from chunkstore.records.segments import Pin, PinRecord
-from chunkstore.sessions import SessionChunk
 from chunkstore_journal import objects, payloads
 from chunkstore_journal.extents import encode_lines
 from chunkstore_journal.record import FLAG_LINES, RecordHeader, encode_record

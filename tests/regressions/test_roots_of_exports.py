@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore import backup, errors, parts
+from chunkstore import backup, errors
 from chunkstore.backup import exporting
 from chunkstore.backup.exporting import FileSink
 from chunkstore.backup.files import write_export
+from chunkstore.engine import parts
 from chunkstore.registry import require_known_place
 from tests.golden.backup_samples import HEADER, ROWS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from chunkstore.asks import Answer
 from chunkstore.assembly import open_asker_on
 from chunkstore.changes import Attach, Change, EndSession, TablePut
+from chunkstore.changes.asks import Answer
 from chunkstore.engine.owner import Asker
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore_journal.asks import StoredAsks, decode_answer

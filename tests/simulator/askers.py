@@ -12,13 +12,14 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from chunkstore.asks import AskCommit, Stage
 from chunkstore.assembly import open_asker_on
 from chunkstore.changes import Attach, Change, Concat, Create, EndSession, Seal, TablePut
+from chunkstore.changes.asks import AskCommit, Stage
+from chunkstore.changes.sessions import SessionChunk, staged_name
 from chunkstore.config import RollingPolicy
 from chunkstore.engine.owner import Asker
 from chunkstore.errors import ChunkstoreError, Closed, OutcomeUnknown
-from chunkstore.sessions import SessionChunk, SessionWriter, staged_name
+from chunkstore.operations.session_writer import SessionWriter
 from tests.judges.segment_model import Call
 from tests.simulator.clients import look_at
 from tests.simulator.lives import Lives

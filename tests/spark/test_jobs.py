@@ -32,7 +32,7 @@ def test_a_dry_run_of_the_command_starts_no_spark(
     def no_spark(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("chunkstore.spark.jobs.running.session_on", no_spark)
+    monkeypatch.setattr("chunkstore.spark.job_runner.session_on", no_spark)
     root = f"file://{home}/root"
     (home / "in").mkdir()
     (home / "in" / "1").write_bytes(b"one\n")

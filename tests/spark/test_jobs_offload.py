@@ -15,8 +15,8 @@ import chunkstore
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.pulsar import LedgerReader
-from chunkstore.spark.jobs.offload import OffloadedPart, OffloadJob
-from chunkstore.spark.jobs.source_files import find_files
+from chunkstore.spark.job_files import find_files
+from chunkstore.spark.jobs import OffloadedPart, OffloadJob
 from tests.support.spark_jobs import Here, Killed
 from tests.support.spark_tasks import home, store
 

@@ -28,7 +28,7 @@ import sys, time
 from pathlib import Path
 from tests.support.spark import start_session
 from chunkstore.spark import jobs
-from chunkstore.spark.jobs import running
+from chunkstore.spark import job_runner as running
 
 home = Path(sys.argv[1])
 spark = start_session(home / "driver")

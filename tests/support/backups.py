@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from chunkstore import backup, parts
+from chunkstore import backup
 from chunkstore.backup import runs
 from chunkstore.backup.removing import Removed
 from chunkstore.config import Settings
+from chunkstore.engine import parts
 from chunkstore.records.names import BackupNames
 from chunkstore.storage import ChunkStorage
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from chunkstore.spark.jobs.running import OnSpark
+from chunkstore.spark.job_runner import OnSpark
 
 __all__ = ["ATTEMPTS", "Here", "Killed"]
 

@@ -8,7 +8,7 @@ from functools import partial
 import msgpack
 import pytest
 
-from chunkstore.asks import Answer
+from chunkstore.changes.asks import Answer
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, Unsupported
 from chunkstore_journal import asks
 from chunkstore_journal.asks import decode_answer, decode_request, encode_answer, encode_request

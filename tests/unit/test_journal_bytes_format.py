@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import chunkstore_journal
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.config import LIMITS, MIB, RollingPolicy
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
 from chunkstore.records.reports import DefragAction
 from chunkstore.records.segments import PinRecord
-from chunkstore.sessions import SessionChunk
 from chunkstore_journal import asks, extents, objects, payloads, record, snapshot_reader, wire
 from tests.golden.journal_samples import GOLDEN
 

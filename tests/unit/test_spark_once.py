@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.asks import Ask, AskCommit, AskSession, Result
 from chunkstore.changes import Attach, Change, Create, EndSession, TablePut
+from chunkstore.changes.asks import Ask, AskCommit, AskSession, Result
+from chunkstore.changes.sessions import SessionChunk
 from chunkstore.engine.owner import end_session
 from chunkstore.errors import Conflict, OutcomeUnknown, SegmentExists, SegmentNotFound
 from chunkstore.metadata.reserved import SinkRow
 from chunkstore.operations.tables import TableEntry
 from chunkstore.records.names import session_chunk_id
 from chunkstore.records.segments import OpenSession
-from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Content, Output
 from chunkstore.spark.committing import Job, MicroBatch, Version, commit, session_of
 

@@ -15,10 +15,11 @@ from functools import partial
 from typing import Final, Self
 from weakref import proxy
 
-from chunkstore.asks import Ask, AskCommit, AskJob, AskPin, AskSession, Event, Result, Stage, check_ask
 from chunkstore.changes import Append, Change, Create, EndSession, TablePut, check_changes
+from chunkstore.changes.asks import Ask, AskCommit, AskJob, AskPin, AskSession, Event, Result, Stage, check_ask
 from chunkstore.checksum import check_data
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
+from chunkstore.engine.parts import ContainerParts
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import QUOTA_NAMESPACE, RETENTION_NAMESPACE
@@ -30,7 +31,6 @@ from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.spill import Spiller
 from chunkstore.operations.tables import TableReader, version_put
-from chunkstore.parts import ContainerParts
 from chunkstore.records.arguments import SegmentRef, check_flags, check_pin
 from chunkstore.records.names import HEADERS_NAMESPACE, check_segment_name
 from chunkstore.records.reports import (
@@ -118,7 +118,7 @@ class UpkeepCalls:
         return True
 
     def run(self, ask: Ask, *, wait_s: float = 0.0) -> Result:
-        """Do what an owner can be asked for (``chunkstore.asks``). Durable. ``wait_s`` is for clients: each commit takes
+        """Do what an owner can be asked for (``chunkstore.changes.asks``). Durable. ``wait_s`` is for clients: each commit takes
         ``Settings.op_deadline_s`` at most. Raises ``InvalidArgument``, and what the calls raise. Retry: safe."""
         from chunkstore.operations.attach import stage
         from chunkstore.operations.pins import pin

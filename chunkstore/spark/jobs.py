@@ -23,8 +23,8 @@ from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgumen
 from chunkstore.registry import Root, root_url
 from chunkstore.spark.chunks_out import Content, Offloaded, Output, WritePlan, write_task
 from chunkstore.spark.committing import NOTHING, Job, Version, commit, done_so_far, session_of, something_else, was_done
-from chunkstore.spark.jobs.running import OnSpark, this_task
-from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
+from chunkstore.spark.job_files import SourceFile, find_files, foreign, open_system
+from chunkstore.spark.job_runner import OnSpark, this_task
 from chunkstore.spark.owners import OwnerClient
 from chunkstore.spark.runs import share
 from chunkstore.spark.write_options import LEDGER_KINDS, Columns, WriteOptions, check_columns, parse_write_options

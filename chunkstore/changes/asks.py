@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from chunkstore.changes import Append, Change, EndSession, Replace, TablePut, check_changes
+from chunkstore.changes.sessions import SessionChunk, check_holder, check_session_chunks, check_session_id
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.journal import SnapshotReport
@@ -18,7 +19,6 @@ from chunkstore.records.arguments import check_number, check_pin, check_writer
 from chunkstore.records.names import check_segment_name
 from chunkstore.records.reports import CollectReport, DefragReport
 from chunkstore.records.segments import Pin, PinRecord
-from chunkstore.sessions import SessionChunk, check_holder, check_session_chunks, check_session_id
 
 __all__ = [
     "Answer",
@@ -184,4 +184,4 @@ def check_ask(ask: Ask) -> None:
             if segment is not None:
                 check_segment_name(segment, "segment")
         case _:
-            raise InvalidArgument(f"not a request: {ask!r:.80}; see chunkstore.asks", argument="ask")
+            raise InvalidArgument(f"not a request: {ask!r:.80}; see chunkstore.changes.asks", argument="ask")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias, get_args
 
+from chunkstore.changes.sessions import SessionChunk, check_session_chunks, check_session_id, staged_session
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import LIMITS, RollingPolicy
 from chunkstore.errors import InvalidArgument
@@ -27,7 +28,6 @@ from chunkstore.records.arguments import (
 from chunkstore.records.blocks import Borders
 from chunkstore.records.names import CHUNK_ID_BYTES, check_segment_name, chunk_session
 from chunkstore.records.segments import AttributeValue
-from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id, staged_session
 
 __all__ = [
     "Append",
