@@ -23,6 +23,7 @@ from chunkstore.spark.columns import (
     SEGMENT_COLUMNS,
     SEGMENT_EXTRAS,
     TableTask,
+    arrow_columns,
     split_partition,
 )
 from chunkstore.spark.errors import annotated
@@ -43,7 +44,10 @@ _ROWS_MAX: Final = 4096
 _IDS_MAX: Final = 1 << 14
 """Rows of a batch where rows are ids, next to which the name of a topic may stand."""
 
-_TYPES: Final = {**SEGMENT_COLUMNS, **SEGMENT_EXTRAS, **LEDGER_COLUMNS, **LEDGER_EXTRAS}
+_TYPES: Final = {
+    field.name: field.type
+    for field in arrow_columns({**SEGMENT_COLUMNS, **SEGMENT_EXTRAS, **LEDGER_COLUMNS, **LEDGER_EXTRAS})
+}
 
 
 @cache

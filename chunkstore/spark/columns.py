@@ -1,15 +1,16 @@
-"""The columns of raw segments, of ledgers and of metadata tables, with their types."""
+"""The columns of raw segments, of ledgers and of metadata tables, with their Spark types."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Final, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chunkstore.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "LEDGER_COLUMNS",
@@ -19,25 +20,32 @@ __all__ = [
     "TABLES",
     "MetadataTable",
     "TableTask",
+    "arrow_columns",
     "no_column",
     "split_partition",
     "unknown_name",
 ]
 
-_TYPES: Final = {
-    "STRING": pa.string(),
-    "INT": pa.int32(),
-    "LONG": pa.int64(),
-    "BINARY": pa.binary(),
-    "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-    "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
-}
 
-
-def _columns(text: str) -> dict[str, pa.DataType]:
+def _columns(text: str) -> dict[str, str]:
     """From names and Spark types, as in DDL."""
-    return {name: _TYPES[kind] for name, kind in re.findall(r"(\w+) (\w+(?:<.*?>)?)", text)}
+    return dict(re.findall(r"(\w+) (\w+(?:<.*?>)?)", text))
+
+
+def arrow_columns(columns: Mapping[str, str]) -> pa.Schema:
+    """These columns as Arrow has them."""
+    import pyarrow as pa  # every user of Spark loads this module
+
+    types = {
+        "STRING": pa.string(),
+        "INT": pa.int32(),
+        "LONG": pa.int64(),
+        "BINARY": pa.binary(),
+        "BOOLEAN": pa.bool_(),
+        "TIMESTAMP": pa.timestamp("us", "UTC"),
+        "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
+    }
+    return pa.schema([(name, types[kind]) for name, kind in columns.items()])
 
 
 SEGMENT_COLUMNS: Final = _columns("segment STRING, offset LONG, value BINARY")
@@ -102,7 +110,7 @@ _SEGMENTS: Final = ("segments", "segmentsPattern")
 class MetadataTable(NamedTuple):
     """Its columns, in order; and the options that prune it."""
 
-    columns: Mapping[str, pa.DataType]
+    columns: Mapping[str, str]
     options: tuple[str, ...]
 
 

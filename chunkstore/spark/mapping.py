@@ -10,6 +10,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chunkstore.errors import InvalidArgument
+from chunkstore.spark.columns import no_column
 from chunkstore.spark.errors import annotated
 
 if TYPE_CHECKING:
@@ -105,8 +106,6 @@ def spark_schema(columns: pa.Schema) -> StructType:
 
 def check_schema(schema: StructType, known: StructType) -> None:
     """Raise ``InvalidArgument`` unless all columns of a user's schema are known, and of these types."""
-    from chunkstore.spark.columns import no_column  # with pyarrow, which no user pays for who does not read
-
     for field in schema.fields:
         if field.name not in known.names:
             raise no_column(field.name, known.names, "schema")

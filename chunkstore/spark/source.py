@@ -7,8 +7,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -21,11 +21,14 @@ from pyspark.sql.types import StructType
 
 from chunkstore.errors import InvalidArgument
 from chunkstore.following import open_replica
-from chunkstore.spark.batches import read_partition
+from chunkstore.spark.columns import arrow_columns
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.mapping import Mapped, check_schema, spark_schema
 from chunkstore.spark.options import ReadOptions, parse_options
 from chunkstore.spark.plan import plan_read
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["DefaultSource", "Reader"]
 
@@ -88,7 +91,7 @@ class DefaultSource(DataSource):
 
 def _known_columns(options: ReadOptions) -> StructType:
     """What a read can give, as far as the options know."""
-    return spark_schema(pa.schema(list(options.known_columns.items())))
+    return spark_schema(arrow_columns(options.known_columns))
 
 
 class Reader(DataSourceReader):
@@ -122,4 +125,6 @@ class Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_partition``."""
+        from chunkstore.spark.batches import read_partition  # with pyarrow
+
         return read_partition(partition, self._columns, self._mapped)

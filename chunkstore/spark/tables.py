@@ -19,7 +19,7 @@ from chunkstore.metadata.keys import GARBAGE
 from chunkstore.metadata.port import MetadataView
 from chunkstore.records.names import NO_CHUNK
 from chunkstore.records.segments import GarbageRecord, SegmentInfo
-from chunkstore.spark.columns import TABLES, TableTask
+from chunkstore.spark.columns import TABLES, TableTask, arrow_columns
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.plan import chosen_segments, chosen_topics, require_lsn, require_named
 
@@ -47,7 +47,7 @@ def plan_table(replica: Replica, options: ReadOptions) -> list[TableTask]:
     lsn = replica.lsn
     known, columns = TABLES[options.metadata].columns, options.columns
     places = [list(known).index(name) for name in columns]
-    schema = pa.schema([(name, known[name]) for name in columns])
+    schema = arrow_columns({name: known[name] for name in columns})
     found = _ROWS[options.metadata](replica, options)
     wanted = ([_plain(kind, row[place]) for place, kind in zip(places, schema.types, strict=True)] for row in found)
     tasks = [TableTask(options.metadata, encoded) for encoded in _encoded(wanted, schema)]
