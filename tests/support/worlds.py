@@ -247,6 +247,8 @@ class World:
         """As if the process had stopped here: its background work ends and nothing is closed or written."""
         store._made_in = None
         store._maintenance.stopping.set()
+        for background in store._maintenance.background:
+            background.stop()
 
     def still(self, store: ChunkedSegmentStorage) -> None:
         """For tests that count: from now on only the test itself writes records, and asks the storage."""
