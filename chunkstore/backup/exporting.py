@@ -85,7 +85,7 @@ class Pins(Protocol):
 
 
 class ReadOptions(TypedDict, total=False):
-    """What ``export`` and ``backup`` take as keywords: who pins what they read, and how a root is opened."""
+    """What ``export`` and ``backup`` take as keywords: what pins the state that they read, and how a root is opened."""
 
     pin: bool
     pins: Pins | None

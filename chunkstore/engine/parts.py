@@ -118,10 +118,12 @@ class ContainerParts:
 
     def close(self) -> None:
         """Close what was made here, and the storage unless it is the caller's own. Raises nothing. Safe to repeat."""
-        if self._made is not None:
-            self._made.close()
-        if self._close_storage:
-            self.storage.close()
+        try:
+            if self._made is not None:
+                self._made.close()
+        finally:
+            if self._close_storage:
+                self.storage.close()
 
     def scratch(self) -> MetadataCache:
         """A cache for a replay that serves no caller: in memory where the caller brought a cache, else like the cache."""

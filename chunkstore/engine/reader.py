@@ -32,7 +32,7 @@ from chunkstore.errors import (
 from chunkstore.records.arguments import SegmentHandle, check_flags, check_number
 from chunkstore.records.segments import SegmentInfo
 
-__all__ = ["OnDamage", "ReadPlan", "SkippedRange", "StorageReader", "gone"]
+__all__ = ["OnDamage", "ReaderOptions", "SkippedRange", "StorageReader", "gone"]
 
 OnDamage = Literal["raise", "skip"]
 
@@ -61,7 +61,7 @@ def gone(segment: str, offset: int) -> SegmentNotFound:
     return SegmentNotFound(segment, f"{text}; at_lsn opens an earlier state, which may hold the rest")
 
 
-class ReadPlan(NamedTuple):
+class ReaderOptions(NamedTuple):
     """What a reader reads, and how far ahead; its fields: arguments of ``reader``."""
 
     start: int | None = None
@@ -104,37 +104,37 @@ class StorageReader(SegmentFile):
         store: _Readable,
         info: SegmentInfo,
         wait: _Wait,
-        plan: ReadPlan,
+        options: ReaderOptions,
         *,
         remote: bool = False,
     ) -> None:
-        start = info.start_offset if plan.start is None else plan.start
+        start = info.start_offset if options.start is None else options.start
         handle = SegmentHandle(info.name, info.id, False)
         if start < info.start_offset:
             raise SegmentTruncated(handle.name, start_offset=info.start_offset, offset=start)
-        if start > info.length and not plan.follow:
+        if start > info.length and not options.follow:
             raise BadOffset(handle.name, expected=info.length, given=start)
         self.segment: SegmentHandle = handle
         self.name: str = handle.name
         self._store = store
-        self._plan = plan
+        self._options = options
         self._wait = partial(wait, handle)
         self.skipped: list[SkippedRange] = []
         self._read_at = partial(store.read, handle)
-        self._ahead_max = max(1, plan.prefetch_bytes // plan.piece_bytes) if plan.prefetch_bytes else 0
+        self._ahead_max = max(1, options.prefetch_bytes // options.piece_bytes) if options.prefetch_bytes else 0
         self._ways_max = min(_REMOTE_WAYS if remote else 1, self._ahead_max)
         self._tasks: list[runtime.Task] = []
         self._retired: list[runtime.Task] = []
         self._reads_ahead = True
-        self._begin(start, info.length, follow=plan.follow)
+        self._begin(start, info.length, follow=options.follow)
 
     def _begin(self, start: int, length: int, *, follow: bool) -> None:
         self.follows: bool = follow
-        plan = self._plan = self._plan._replace(start=start, follow=follow)
-        self._pieces = _Pieces(self._read_at, self._wait, plan, start, length)
-        pieces_left = -(-(plan.end(length) - start) // plan.piece_bytes)
+        options = self._options = self._options._replace(start=start, follow=follow)
+        self._pieces = _Pieces(self._read_at, self._wait, options, start, length)
+        pieces_left = -(-(options.end(length) - start) // options.piece_bytes)
         self._ways = max(1, min(self._ways_max, pieces_left))
-        self._is_ahead = length - start >= plan.piece_bytes  # of a polled or sought reader: whether to read ahead
+        self._is_ahead = length - start >= options.piece_bytes  # of a polled or sought reader: whether to read ahead
         self._ended = False
         self.error: ChunkstoreError | None = None
         self._held, self._low = b"", 0
@@ -181,7 +181,7 @@ class StorageReader(SegmentFile):
         return self._pieces.closed
 
     def _end(self) -> int:
-        return self._plan.end(self._wait(0, 0.0, bool).length)
+        return self._options.end(self._wait(0, 0.0, bool).length)
 
     def _go_to(self, offset: int, *, follow: bool) -> None:
         former = self._pieces
@@ -227,7 +227,7 @@ class StorageReader(SegmentFile):
             return pieces.read(self.fetched_to)
         if not self._is_ahead and not (pieces.waits and self._reads_ahead):
             item = pieces.read(self.fetched_to)
-            if isinstance(item, bytes) and len(item) == self._plan.piece_bytes:
+            if isinstance(item, bytes) and len(item) == self._options.piece_bytes:
                 self._is_ahead = True
                 pieces.go_on(self.fetched_to + len(item))
             return item
@@ -269,14 +269,14 @@ class _Pieces:
         self,
         read_at: Callable[[int, int], bytes],
         wait_at: Callable[[int, float, Callable[[], bool]], SegmentInfo],
-        plan: ReadPlan,
+        options: ReaderOptions,
         start: int,
         known_end: int,
     ) -> None:
         self._read_at = read_at
         self._wait_at = wait_at
-        self._plan = plan
-        self._piece_bytes = plan.piece_bytes
+        self._options = options
+        self._piece_bytes = options.piece_bytes
         self._condition = runtime.condition()
         self.known_end = known_end
         self._ahead: deque[_Ahead] = deque()
@@ -356,25 +356,25 @@ class _Pieces:
         """The buffer at ``position``, None at the end, or the error to raise there."""
         try:
             while True:
-                length = self._plan.end(position + self._piece_bytes) - position
+                length = self._options.end(position + self._piece_bytes) - position
                 if length <= 0:
                     return None
                 try:
                     found = self._read_whole_blocks(position, length)
                 except BadOffset:
-                    if not self._plan.follow:
+                    if not self._options.follow:
                         raise
                     found = b""
                 if found:
                     return found
-                if not self._plan.follow or self.closed:
+                if not self._options.follow or self.closed:
                     return None
                 info = self._wait_at(position, _FOLLOW_WAIT_S if self.waits else 0.0, self._is_closed)
                 self._know_end(info.length)
                 if info.length <= position and (info.sealed or not self.waits):
                     return None if info.sealed else b""
         except SegmentNotFound as error:
-            return gone(error.segment, position) if self._plan.follow else error
+            return gone(error.segment, position) if self._options.follow else error
         except ChunkstoreError as error:
             return error
         except Exception as error:  # noqa: BLE001  (carried to the consuming thread)
@@ -396,7 +396,7 @@ class _Pieces:
             except Damaged as error:
                 if position < error.start < position + length:
                     length = error.start - position
-                elif self._plan.on_damage == "skip" and error.start <= position < error.stop:
-                    return SkippedRange(position, self._plan.end(error.stop), error)
+                elif self._options.on_damage == "skip" and error.start <= position < error.stop:
+                    return SkippedRange(position, self._options.end(error.stop), error)
                 else:
                     raise

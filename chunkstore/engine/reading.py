@@ -16,7 +16,7 @@ from typing import Self, TypeAlias, TypeVar
 from chunkstore import runtime
 from chunkstore.config import RetentionPolicy
 from chunkstore.engine.parts import ContainerParts
-from chunkstore.engine.reader import OnDamage, ReadPlan, StorageReader
+from chunkstore.engine.reader import OnDamage, ReaderOptions, StorageReader
 from chunkstore.engine.segment import SegmentView
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.metadata.port import MetadataView
@@ -344,15 +344,15 @@ class ReadableContainer:
         """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. With ``on_damage="skip"`` blocks that are damaged are
         left out, and named by the reader's ``skipped``. A segment that does not exist yet may appear within ``wait_for_segment_s``.
         Raises as ``read``. Retry: safe."""
-        plan = ReadPlan(start, stop, prefetch_bytes, follow, piece_bytes, on_damage)
-        plan.check()
+        options = ReaderOptions(start, stop, prefetch_bytes, follow, piece_bytes, on_damage)
+        options.check()
         end_s = runtime.monotonic_s() + check_timeout(wait_for_segment_s, "wait_for_segment_s")
         while (left_s := end_s - runtime.monotonic_s()) > 0:
             found, pause_s = self._poll_segment(segment)
             if found is not None:
                 break
             runtime.sleep_s(min(pause_s, left_s))
-        return StorageReader(self, self.info(segment), self._wait, plan, remote=self._context.remote)
+        return StorageReader(self, self.info(segment), self._wait, options, remote=self._context.remote)
 
     def check(self, level: CheckLevel = "quick", *, progress: Callable[[int], None] | None = None) -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.

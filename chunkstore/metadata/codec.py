@@ -104,7 +104,7 @@ def encode_row(record: ChunkRecord | GarbageRecord | TableRecord | SessionRecord
 
 
 def pack_chunks(records: Iterable[tuple[object, ...]]) -> list[bytes]:
-    """``encode_row`` of plain tuples of a ``ChunkRecord``'s fields but ``extra``, for those who make very many. Nothing is checked."""
+    """``encode_row`` of plain tuples of a ``ChunkRecord``'s fields but ``extra``, for callers that make very many. Nothing is checked."""
     return [_pack_raw((MAJOR, 0, *record)) for record in records]
 
 

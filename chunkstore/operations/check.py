@@ -266,7 +266,7 @@ class _Check:
         known = {identity for _, identity in self._view.scan(INLINE, bytes((INLINE[0] + 1,)))}
         held = oldest_inline_record(self._view)
         for key, raw in self._view.scan(CHUNK, bytes((CHUNK[0] + 1,))):
-            with suppress(Damaged):  # told by who walks the lists
+            with suppress(Damaged):  # the walk of the lists reports it
                 identity, what = key[1:], ""
                 record = confined(self._names, identity, decode_chunk(key, raw))
                 if record.kind != KIND_INLINE:

@@ -20,7 +20,7 @@ _REBUILDS_MAX: Final = 3
 
 
 class RowSource(ABC):
-    """Who has a store of committed rows: an owned container, and what readers use of an owner or a replica."""
+    """Has a store of committed rows: an owned container, and what readers use of an owner or a replica."""
 
     @abstractmethod
     def store(self) -> MetadataStore:

@@ -116,7 +116,7 @@ class KeptPlans:
         self._position: Position | None = None
 
     def rests(self, position: Position | None) -> bool:
-        """Whether the rows stand where they stood when this was called last."""
+        """Whether the rows are as they were when this was called last."""
         rests = position is not None and position == self._position
         self._position = position
         return rests

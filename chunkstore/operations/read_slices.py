@@ -68,7 +68,7 @@ class ExtentRun(NamedTuple):
 
 def follow_extents(view: MetadataView, identity: bytes, offset: int, stop: int) -> tuple[list[Extent], bytes, int]:
     """The extents from the chunk ``identity`` on, which begins at ``offset`` of its segment, as far as the chunks in front of ``stop`` are
-    some; and the chunk after them, and where that begins. A row that is not plainly one is left to who reads chunks."""
+    some; and the chunk after them, and where that begins. A row that is not plainly one is left to the reading of chunks."""
     extents: list[Extent] = []
     place = ""
     while identity and offset < stop:

@@ -112,7 +112,7 @@ def _replay(streams: Streams, store: MetadataStore, found: Mapping[str, Snapshot
     yield from (flaw for name, flaw in found.items() if isinstance(flaw, Finding) and name in vouched)
     for link in links:
         if link.lsn < start.lsn or (not link.lsn and link.name not in vouched):
-            continue  # left by a collection that was interrupted, or by somebody else who was about to found the container
+            continue  # left by a collection that was interrupted, or by another process that was about to make the container
         identity, digest = seen.get(link.lsn, (b"", 0))
         if not identity:
             yield _damage(11, link.name, f"it claims lsn {link.lsn}, which history does not reach")

@@ -298,7 +298,7 @@ def _source(storage: ChunkStorage, name: str, window_bytes: int = _WINDOW_BYTES_
     try:
         check_object_name(name)
     except InvalidArgument as error:
-        # A hint or a record said so: it is that which is wrong, not who follows it.
+        # A hint or a record said so: that is wrong, not its reader.
         raise Damaged("a snapshot has an impossible object name", object=repr(name)) from error
     return FrameSource(partial(storage.read, ChunkHandle(name, False)), name, window_bytes)
 

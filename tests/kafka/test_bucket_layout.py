@@ -100,20 +100,6 @@ def test_a_data_key_that_is_not_wrapped_so_is_refused() -> None:
             ChunkDecoder(read_manifest(path), KEYS)
 
 
-def test_a_data_key_that_no_private_key_unwraps_is_refused() -> None:
-    manifest, _, _ = manifest_of(ENCRYPTED)
-    assert manifest.data_key is not None
-    raw = b64decode(manifest.data_key.removeprefix("key1:"))
-    text = bytes(158) + b"\1" + bytes(32)  # a padded key of 32 bytes, but for its label
-    masked = encryption._masked(text, bytes(64))
-    block = int.from_bytes(encryption._masked(bytes(64), masked) + masked, "big")
-    unlabelled = pow(block, 65537, KEYS[0].modulus).to_bytes(256, "big")
-    for wrong in (unlabelled, b"\0" + raw, b"", raw[:-1], raw[:-1] + bytes((raw[-1] ^ 1,)), b"\xff" * len(raw)):
-        path = (BUCKET / ENCRYPTED).read_bytes().replace(manifest.data_key.encode(), b"key1:" + b64encode(wrong))
-        with pytest.raises(InvalidArgument, match="key1"):
-            ChunkDecoder(read_manifest(path), KEYS)
-
-
 def changed(key: str, **fields: object) -> bytes:
     """The manifest with fields of ``chunkIndex``, or of the whole, set anew."""
     tree = json.loads((BUCKET / key).read_bytes())

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from math import log
 from random import Random
-from threading import get_ident
 from typing import Any, Final
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -92,7 +91,7 @@ class Scheduler:
     """See the module. Made and run in the greenlet that becomes the hub; one per run."""
 
     __slots__ = (
-        "_bits", "_hub", "_preempt_every", "_seq", "_tasks_made", "_thread", "current", "exhausted", "fuse", "hash", "heap",
+        "_bits", "_hub", "_preempt_every", "_seq", "_tasks_made", "current", "exhausted", "fuse", "hash", "heap",
         "killing", "now", "on_escape", "pause_ns_max", "rng", "stopping", "world",
     )  # fmt: skip
 
@@ -112,7 +111,6 @@ class Scheduler:
         self.world = SimProcessState("world", 0)
         self._hub = Task(self.world, 0, "hub")
         self._hub.green = getcurrent()
-        self._thread = get_ident()
         self._hub.switch = self._hub.green.switch
         self.current = self._hub
         self.on_escape: Callable[[Task, BaseException], None] = _raise_escape
@@ -132,10 +130,7 @@ class Scheduler:
         self.fuse = int(-log(1.0 - self.rng.random()) * mean) if mean else _NEVER
 
     def burnt(self) -> None:
-        """The fuse has burnt down: give way, or end if this process is being killed. A real thread, of a store that an earlier test
-        left, does neither."""
-        if get_ident() != self._thread:
-            return
+        """The fuse has burnt down: give way, or end if this process is being killed."""
         if self.killing:
             raise GreenletExit
         self._light()

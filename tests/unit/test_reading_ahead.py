@@ -11,7 +11,7 @@ from types import MappingProxyType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkstore.engine.reader import ReadPlan, StorageReader
+from chunkstore.engine.reader import ReaderOptions, StorageReader
 from chunkstore.errors import BadOffset, Damaged, SegmentTruncated
 from chunkstore.records.arguments import SegmentHandle
 from chunkstore.records.segments import SegmentInfo
@@ -68,7 +68,7 @@ class Store:
 
 
 def reader(store: Store, *, ahead: int = 8, start: int = 0, stop: int | None = None, **more: object) -> StorageReader:
-    plan = ReadPlan(start, stop, ahead * PIECE, piece_bytes=PIECE, **more)  # type: ignore[arg-type]
+    plan = ReaderOptions(start, stop, ahead * PIECE, piece_bytes=PIECE, **more)  # type: ignore[arg-type]
     return StorageReader(store, store.info(), store.wait, plan, remote=True)
 
 

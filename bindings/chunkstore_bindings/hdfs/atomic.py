@@ -238,7 +238,7 @@ class AtomicCreates:
             self._rest.command("DELETE", path, "DELETE", Deadline(_CLEANUP_S), recursive="false")
 
     def _sweep(self, folder: str, deadline: Deadline) -> None:
-        """Now and then, remove what the dead left more than a day ago, in a small share of the time of who comes by.
+        """Now and then, remove what the dead left more than a day ago, in a small share of a writer's time.
 
         A clock that is wrong costs a writer an error, never data: a temporary that is gone cannot be renamed.
         """

@@ -7,7 +7,7 @@ are not listed.
 
     :  ;0        ;  ;1        ~  ~0        DEL  ~1        beyond ASCII  ~2 and six hex digits of the code point
 
-In a bucket a key is the path itself (``plain``), whoever made it; its listings sort each folder.
+In a bucket a key is the path itself (``plain``), also of files that other programs made; its listings sort each folder.
 
 Temporaries are in a hidden folder directly below a container's folder, and below the root.
 
